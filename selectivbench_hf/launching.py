@@ -1,0 +1,137 @@
+"""How a training process was started, and how it is asked to stop.
+
+Checks that as many processes run as were asked for (`accelerate launch --cpu --num_processes 2` starts one, silently), divides the CPU's
+threads, and turns SIGTERM, Ctrl-C and the death of the launcher into one flag that the training loop reads between steps.
+"""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from .errors import InputError
+
+TWO_ON_CPU = "ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu --num_processes {n} --num_machines 1 train.py ..."
+
+
+def _proc(pid: int, name: str) -> list[str]:
+    """NUL-separated strings of /proc/PID/name; empty where there is no /proc."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def launcher() -> list[str]:
+    """The command line of the accelerate or torchrun process that started this one; empty when started in any other way."""
+    line = _proc(os.getppid(), "cmdline")
+    head = " ".join(line[:6])
+    starts = ("accelerate launch", "accelerate.commands", "accelerate-launch", "torchrun", "torch.distributed.run", "torch.distributed.launch")
+    return line if any(word in head for word in starts) else []
+
+
+def _option(line: list[str], *names: str) -> str | None:
+    for i, word in enumerate(line):
+        if word.endswith(".py") and i > 1 and not line[i - 1].startswith("-") and "accelerate" not in word and "run" not in Path(word).stem:
+            break  # what follows belongs to the script
+        for name in names:
+            if word == name and i + 1 < len(line):
+                return line[i + 1]
+            if word.startswith(name + "="):
+                return word.split("=", 1)[1]
+    return None
+
+
+def asked_processes() -> tuple[int | None, str]:
+    """How many processes the launcher was asked for, and where that was said; (None, "") when nobody said."""
+    if os.environ.get("WORLD_SIZE", "").isdigit():
+        return int(os.environ["WORLD_SIZE"]), "WORLD_SIZE"
+    line = launcher()
+    if not line:
+        return None, ""
+    said = _option(line, "--num_processes", "--num-processes", "--nproc_per_node", "--nproc-per-node")
+    if said and said.isdigit():
+        return int(said), "accelerate launch --num_processes"
+    try:
+        from accelerate.commands.config.config_args import default_config_file, load_config_from_file
+
+        file = _option(line, "--config_file", "--config-file") or (default_config_file if os.path.isfile(default_config_file) else None)
+        if file:
+            return int(load_config_from_file(file).num_processes), f"the accelerate configuration {file}"
+    except Exception:  # noqa: BLE001  a foreign or broken file is accelerate's to report
+        pass
+    return None, ""
+
+
+def check_processes(running: int, expected: int | None = None) -> None:
+    """InputError when fewer (or more) processes run than `expected` (our --num_processes) or than the launcher was asked for."""
+    asked, where = (expected, "--num_processes") if expected is not None else asked_processes()
+    if asked is not None and asked != running:
+        raise InputError(
+            f"{where} asks for {asked} processes but {running} run{'s' if running == 1 else ''}; on CPUs two processes start with: "
+            + TWO_ON_CPU.format(n=max(asked, 2))
+        )
+
+
+def divide_threads(local_processes: int) -> int:
+    """Give each process its share of the cores unless the user chose a number; returns torch's number of threads.
+
+    Launchers set OMP_NUM_THREADS themselves (often to 1), so the user's choice is looked up in the launcher's own environment.
+    """
+    import torch
+
+    line = launcher()
+    chosen = "OMP_NUM_THREADS" in os.environ
+    if line and chosen:
+        environment = _proc(os.getppid(), "environ")
+        chosen = any(e.startswith("OMP_NUM_THREADS=") for e in environment) or _option(line, "--num_cpu_threads_per_process") is not None
+    if not chosen and (local_processes > 1 or line):
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores // local_processes))
+    return torch.get_num_threads()
+
+
+class Stopped(Exception):
+    """The run was asked to stop (exit code in `.code`: 143 for SIGTERM or the launcher's death, 130 for Ctrl-C)."""
+
+    def __init__(self, code: int = 143, why: str = "SIGTERM"):
+        super().__init__(why)
+        self.code, self.why = code, why
+
+
+class StopFlag:
+    """`.code` is 0 until somebody asks the process to stop. With `watch()` signals and the launcher's death set it."""
+
+    def __init__(self):
+        self.code, self.why = 0, ""
+
+    def ask(self, code: int, why: str) -> None:
+        if not self.code:
+            self.code, self.why = code, why
+
+    def check(self) -> None:
+        if self.code:
+            raise Stopped(self.code, self.why)
+
+    def watch(self) -> "StopFlag":
+        """Install the handlers (main thread only) and, under a launcher, a thread that polls the parent's pid twice a second."""
+
+        def on_signal(number, frame):
+            if self.code and number == signal.SIGINT:
+                raise KeyboardInterrupt  # the second Ctrl-C does not wait
+            self.ask(128 + number, signal.Signals(number).name)
+
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_signal)
+            signal.signal(signal.SIGINT, on_signal)
+        if launcher():
+            parent = os.getppid()
+
+            def poll():
+                while os.getppid() == parent:
+                    time.sleep(0.5)
+                self.ask(143, "death of the launcher")
+
+            threading.Thread(target=poll, daemon=True, name="watch-launcher").start()
+        return self
