@@ -8,7 +8,6 @@ is the word "no", and where no type says what is meant (mixer_kwargs), a word su
 """
 
 import dataclasses
-import inspect
 import json
 import math
 import re
@@ -116,14 +115,9 @@ def kinds() -> dict:
 
 def task_keywords() -> tuple[str, ...]:
     """Names of the builder keywords that get_task takes (each is a flag and a key of the file)."""
-    from . import tasks
+    from .tasks import TASK_FIELDS
 
-    names = getattr(tasks, "BUILDER_FIELDS", None)
-    if names is None:
-        named = inspect.signature(tasks.get_task).parameters.values()
-        names = [p.name for p in named if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)][1:]
-        names = names or [f.name for f in dataclasses.fields(tasks.Task)]
-    return tuple(n for n in names if n not in kinds())
+    return TASK_FIELDS
 
 
 # ---------------------------------------------------------------- values
@@ -352,8 +346,9 @@ def from_argv(argv=None, prog=None, description=None) -> TrainingArguments:
         saved = Path(values["output_dir"]) / SAVED
         if saved.is_file():
             base = load_yaml(saved)
-            if values.get("task", base.get("task")) != base.get("task"):
-                base.pop("task_kwargs", None)  # they belong to the other task; the run itself then refuses
+            if "task" in values or str(base.get("task", "")).endswith(".json"):  # keywords belong to their task; task.json holds both
+                base.pop("task_kwargs", None)
+                base["task"] = str(saved.with_name("task.json"))
             values = merge((str(saved), base), ("flags", values))
     return TrainingArguments(**values)
 

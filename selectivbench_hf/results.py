@@ -1,0 +1,140 @@
+"""The result record: one strict-JSON line per run in RUN/results.jsonl, described by schemas/result.schema.json.
+
+Three writers at most touch a run folder in turn (the run, the resumed run, ...); each replaces its own line and keeps all others.
+"""
+
+import importlib.metadata
+import json
+import math
+import platform
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .checkpointing import strict_json, write_text
+
+RECORD = "results.jsonl"
+RECORD_VERSION = 1
+STATUSES = ("finished", "failed", "interrupted")
+_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "flash-linear-attention", "fla-core", "triton", "numpy", "safetensors", "numba")
+
+
+def schema() -> dict:
+    """The JSON Schema (2020-12) of one record."""
+    return json.loads((Path(__file__).parent / "schemas" / "result.schema.json").read_text(encoding="utf-8"))
+
+
+def versions() -> dict:
+    """Installed versions of what can change a number; null where not installed."""
+    out = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            out[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            out[name] = None
+    return out
+
+
+def finite(value):
+    """`value` with every NaN and infinity replaced by None, NumPy scalars by Python's, tuples by lists, paths by text."""
+    if isinstance(value, dict):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def validate(record: dict) -> None:
+    """ValueError with the first fault when `record` does not follow the schema (checked where jsonschema is installed)."""
+    try:
+        import jsonschema
+    except ImportError:
+        return
+    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(record))
+    if error is not None:
+        raise ValueError(f"the result record does not follow its schema at {'/'.join(map(str, error.path)) or 'the top'}: {error.message}")
+
+
+def read(path) -> list[dict]:
+    """All records of a results.jsonl file or of a run folder. A cut or unreadable line is skipped with a notice on stderr."""
+    path = Path(path)
+    path = path / RECORD if path.is_dir() else path
+    out = []
+    if not path.exists():
+        return out
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line, parse_constant=_refuse)
+                if not isinstance(record, dict):
+                    raise ValueError("not an object")
+                out.append(record)
+            except ValueError:
+                cut = "" if line.endswith("\n") else ", cut in mid-line,"
+                print(f"notice: line {number} of {path}{cut} is no record and is skipped", file=sys.stderr)
+    return out
+
+
+def _refuse(word):
+    raise ValueError(f"{word} is not JSON")
+
+
+def write(folder, record: dict) -> dict:
+    """Put `record` in folder/results.jsonl, in place of an earlier line with the same run_id. Returns it as written."""
+    record = finite(record)
+    validate(record)
+    path = Path(folder) / RECORD
+    lines = [r for r in read(path) if r.get("run_id") != record["run_id"]] + [record]
+    write_text(path, "".join(strict_json(r) + "\n" for r in lines))
+    return record
+
+
+def now() -> str:
+    """UTC, ISO 8601, seconds."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def device_name(device) -> str:
+    """'cuda: NVIDIA H200' or 'cpu: x86_64, 2 threads'."""
+    import torch
+
+    device = torch.device(device)
+    if device.type == "cuda":
+        return f"cuda: {torch.cuda.get_device_name(device)}"
+    return f"{device.type}: {platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+
+
+@dataclass
+class Result:
+    """What sb.train returns: the record as written, the run folder, and the model that was scored (best on validation)."""
+
+    record: dict
+    output_dir: Path
+    model: object = field(repr=False, default=None)
+
+    @property
+    def scores(self) -> dict:
+        """Split name -> counts, accuracies and loss."""
+        return self.record["scores"]
+
+    def accuracy(self, split: str = "test") -> float | None:
+        """Item accuracy in [0, 1]; None when the split has no items."""
+        return self.record["scores"][split]["accuracy"]
+
+
+def table(scores: dict) -> str:
+    """Scores as lines a person can read, one split a line."""
+    lines = [f"{'split':<14}{'sequences':>10}{'correct':>10}{'items':>10}{'accuracy':>10}{'first':>9}{'last':>9}{'loss':>9}"]
+    for split, s in scores.items():
+        shown = [f"{s[k]:.4f}" if s[k] is not None else "no items" for k in ("accuracy", "accuracy_first", "accuracy_last", "loss")]
+        lines.append(f"{split:<14}{s['sequences']:>10}{s['correct']:>10}{s['total']:>10}{shown[0]:>10}{shown[1]:>9}{shown[2]:>9}{shown[3]:>9}")
+    return "\n".join(lines)
