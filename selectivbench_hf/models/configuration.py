@@ -1,0 +1,94 @@
+"""`SelectivBenchConfig`: everything that fixes a model's shape, saved as config.json beside its weights."""
+
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from ..errors import InputError, unknown
+from .mixers import check_mixer, heads_for
+
+BLOCKS = ("matched", "paper")
+
+
+class SelectivBenchConfig(PreTrainedConfig):
+    """The shape of a model for one task.
+
+    mixer                    a name of `mixer_names()`, or "my_module:build" for a function of your own
+    hidden_size              width of the residual stream
+    num_hidden_layers        number of blocks
+    num_heads                None: 4, doubled until a head has at most 128 channels
+    block                    "matched": x + drop(mixer(norm(x))), then x + drop(SwiGLU(norm(x))), and a final norm;
+                             "paper": LayerNorm(x + drop(mixer(x))), with an MLP in the `transformer` only.
+                             `gpt` is a whole GPT-2 with blocks of its own and ignores it.
+    num_symbols, num_states  V and S of the task ('#' included)
+    vocab_size               V + 1: `input_ids` run 0..V, and V is the blank
+    dropout                  on the branches that are added to the residual stream (`gpt`: on its embeddings too)
+    max_position_embeddings  longest sequence in steps; only `gpt` has a table of that length
+    intermediate_size        width of the SwiGLU MLP; None: 8/3 of the hidden size, rounded up to a multiple of 8
+    mixer_kwargs             further keyword arguments of the mixer's layer
+    """
+
+    model_type: ClassVar[str] = "selectivbench"
+
+    mixer: str = "gla"
+    hidden_size: int = 256
+    num_hidden_layers: int = 8
+    num_heads: int | None = None
+    block: str = "matched"
+    num_symbols: int = 27
+    num_states: int = 27
+    vocab_size: int | None = None
+    dropout: float = 0.2
+    max_position_embeddings: int = 1024
+    intermediate_size: int | None = None
+    initializer_range: float = 0.02
+    norm_eps: float = 1e-5
+    mixer_kwargs: dict[str, Any] | None = None
+    tie_word_embeddings: bool = False
+    use_cache: bool = False
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        for name in ("hidden_size", "num_hidden_layers", "num_symbols", "num_states", "max_position_embeddings"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        if self.block not in BLOCKS:
+            raise unknown("block", self.block, BLOCKS)
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout!r}; it must be at least 0 and below 1")
+        self.mixer_kwargs = dict(self.mixer_kwargs or {})
+        if self.vocab_size is None:
+            self.vocab_size = self.num_symbols + 1
+        if self.vocab_size != self.num_symbols + 1:
+            raise InputError(
+                f"vocab_size is {self.vocab_size}; with num_symbols={self.num_symbols} it is {self.num_symbols + 1} "
+                "(one more than the symbols: the last id is the blank)"
+            )
+        if self.num_heads is None:
+            self.num_heads = heads_for(self.hidden_size)
+        if self.intermediate_size is None:
+            self.intermediate_size = -(-8 * self.hidden_size // 3 // 8) * 8
+
+    @classmethod
+    def for_task(cls, task, *, mixer: str = "gla", **fields) -> "SelectivBenchConfig":
+        """The configuration for a task: its symbols, states and longest split, and the fields given here.
+
+        task: has `num_symbols`, `num_states`, `splits` and `max_steps(split)`, as `selectivbench_hf.get_task` returns.
+        Raises InputError for an unknown field, an unknown mixer, or a width that the mixer cannot take.
+        """
+        allowed = own_fields()
+        for name in fields:
+            if name not in allowed:
+                raise unknown("model field", name, allowed)
+        fields.setdefault("num_symbols", task.num_symbols)
+        fields.setdefault("num_states", task.num_states)
+        fields.setdefault("max_position_embeddings", max(task.max_steps(split) for split in task.splits))
+        config = cls(mixer=mixer, **fields)
+        check_mixer(config.mixer, config.hidden_size, config.num_heads, config.mixer_kwargs)
+        return config
+
+
+def own_fields() -> list[str]:
+    """The fields a user may set (those of this class, not what transformers adds)."""
+    return [name for name in SelectivBenchConfig.__annotations__ if name != "model_type"]

@@ -1,0 +1,325 @@
+"""`SelectivBenchForStateClassification`: a linear encoder, blocks of one mixer, and a head with one logit per grammar state.
+
+Sequences are padded on the right and there is no attention mask: every mixer is causal, so padding cannot reach a real step.
+Axes: B batch, T time, D channels (hidden size), V symbols, S states.
+"""
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+from transformers import initialization as guarded
+from transformers.modeling_outputs import TokenClassifierOutput
+
+from ..errors import InputError
+from .configuration import SelectivBenchConfig
+from .mixers import build_mixer, check_mixer, get_mixer, needs_kernels
+
+IGNORED_LABEL = -100
+
+
+class SwiGLU(nn.Module):
+    """(B, T, D) -> (B, T, D): down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, hidden_size: int, intermediate_size: int):
+        super().__init__()
+        self.gate = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.up = nn.Linear(hidden_size, intermediate_size, bias=False)
+        self.down = nn.Linear(intermediate_size, hidden_size, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class MatchedBlock(nn.Module):
+    """The same block around every mixer: x + drop(mixer(norm(x))), then x + drop(SwiGLU(norm(x)))."""
+
+    def __init__(self, config: SelectivBenchConfig, mixer: nn.Module):
+        super().__init__()
+        self.mixer_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.mixer = mixer
+        self.mlp_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
+        self.drop = nn.Dropout(config.dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.drop(_mixed(self.mixer, self.mixer_norm(x)))
+        return x + self.drop(self.mlp(self.mlp_norm(x)))
+
+
+class PaperBlock(nn.Module):
+    """x = LayerNorm(x + drop(mixer(x))); the transformer alone has an MLP, in the same form."""
+
+    def __init__(self, config: SelectivBenchConfig, mixer: nn.Module):
+        super().__init__()
+        self.mixer = mixer
+        self.mixer_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+        self.drop = nn.Dropout(config.dropout)
+        self.mlp = None
+        if config.mixer == "transformer":
+            self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
+            self.mlp_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.mixer_norm(x + self.drop(_mixed(self.mixer, x)))
+        return x if self.mlp is None else self.mlp_norm(x + self.drop(self.mlp(x)))
+
+
+def _mixed(mixer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    out = mixer(x)
+    return out[0] if isinstance(out, tuple) else out  # fla's layers return (output, attentions, cache)
+
+
+class SelectivBenchForStateClassification(PreTrainedModel):
+    """Which grammar state produced each step: logits (B, T, S) from features (B, T, V) or symbol ids (B, T).
+
+    Build it from a configuration; save and load as any transformers model. Weights are float32 unless loaded otherwise.
+    """
+
+    config_class = SelectivBenchConfig
+    base_model_prefix = "model"
+    main_input_name = "input_features"
+    # the loss is a mean over this call's labels: Trainer must divide by the accumulation steps itself
+    accepts_loss_kwargs = False
+    _supports_sdpa = True
+
+    def __init__(self, config: SelectivBenchConfig):
+        super().__init__(config)
+        check_mixer(config.mixer, config.hidden_size, config.num_heads, config.mixer_kwargs)
+        _enable_kernels(config.mixer)
+        self.encoder = nn.Linear(config.num_symbols, config.hidden_size)
+        layers = 1 if get_mixer(config.mixer).whole else config.num_hidden_layers
+        built = [
+            build_mixer(config.mixer, config.hidden_size, config.num_heads, index, config.mixer_kwargs, config=config)
+            for index in range(layers)
+        ]
+        if get_mixer(config.mixer).whole:
+            self.backbone, self.norm = built[0], nn.Identity()
+        else:
+            block = MatchedBlock if config.block == "matched" else PaperBlock
+            self.backbone = nn.Sequential(*(block(config, mixer) for mixer in built))
+            self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if config.block == "matched" else nn.Identity()
+        self.classifier = nn.Linear(config.hidden_size, config.num_states)
+
+        # What `_init_weights` may touch. The rest belongs to the mixers, and a layer keeps its own initialisation.
+        inside = {id(part) for mixer in built for part in mixer.modules()}
+        for module in self.modules():
+            if id(module) not in inside and isinstance(module, nn.Linear | nn.RMSNorm | nn.LayerNorm):
+                module._initialised_here = True
+        for index, mixer in enumerate(built):
+            mixer._mixer_index = index
+        # Loading on the meta device makes new Parameter objects, and fla's marks on them are lost: keep the names.
+        self._no_decay_names = {n for n, p in self.named_parameters() if getattr(p, "_no_weight_decay", False)}
+        self._no_decay_names.add("encoder.weight")  # an embedding of the symbols, though written as a linear map
+        self.post_init()
+
+    def forward(
+        self,
+        input_features: torch.Tensor | None = None,
+        input_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        example_id: torch.Tensor | None = None,
+        item_ids: torch.Tensor | None = None,
+        lengths: torch.Tensor | None = None,
+        past_key_values=None,
+        use_cache: bool | None = None,
+        return_dict: bool | None = None,
+    ) -> TokenClassifierOutput | tuple:
+        """Logits, and the loss if labels are given.
+
+        input_features  (B, T, V) float: one-hot symbols, with noise if the task has any, zero where nothing is shown
+        input_ids       (B, T) int in 0..V (V: blank), used when there are no features; the same as noiseless features
+        labels          (B, T) int64 states, -100 where there is none; the loss is the mean cross-entropy over the others
+        example_id, item_ids, lengths   columns of our batches that the model has no use for; named here so that
+                        transformers' Trainer neither removes them before the collator nor fails on them after it
+        """
+        if use_cache or past_key_values is not None:
+            raise InputError(f"use_cache=True is not supported for mixer {self.config.mixer!r}: give the whole sequence at once")
+        logits = self.classifier(self.hidden(input_features, input_ids))
+        loss = None if labels is None else state_loss(logits, labels)
+        if return_dict is False:
+            return (logits,) if loss is None else (loss, logits)
+        return TokenClassifierOutput(loss=loss, logits=logits)
+
+    def hidden(self, input_features: torch.Tensor | None = None, input_ids: torch.Tensor | None = None) -> torch.Tensor:
+        """The states (B, T, D) before `classifier`, so that the head can be applied to a few steps at a time."""
+        if input_features is not None:
+            if input_features.dim() != 3 or input_features.shape[-1] != self.config.num_symbols:
+                raise InputError(
+                    f"input_features has shape {tuple(input_features.shape)}; it must be (batch, steps, {self.config.num_symbols})"
+                )
+            x = self.encoder(input_features.to(self.encoder.weight.dtype))
+        elif input_ids is not None:
+            if input_ids.dim() != 2:
+                raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; it must be (batch, steps)")
+            table = F.pad(self.encoder.weight.t(), (0, 0, 0, 1))  # one row per symbol, and the zero vector for the blank
+            x = F.embedding(input_ids, table) + self.encoder.bias
+            if torch.is_autocast_enabled(x.device.type):
+                x = x.to(torch.get_autocast_dtype(x.device.type))
+        else:
+            raise InputError("give input_features or input_ids")
+        if get_mixer(self.config.mixer).whole and x.shape[1] > self.config.max_position_embeddings:
+            raise InputError(
+                f"the sequence has {x.shape[1]} steps and mixer {self.config.mixer!r} has positions for "
+                f"{self.config.max_position_embeddings} (max_position_embeddings)"
+            )
+        return self.norm(self.backbone(x))
+
+    def _init_weights(self, module: nn.Module) -> None:
+        """Encoder, head, MLPs and norms only; transformers' own version would overwrite what the layers drew for themselves.
+
+        Through guarded helpers, which leave alone whatever was read from a file. Buffers that are not saved come back from the
+        meta device uninitialised: they are copied from a layer built afresh.
+        """
+        if getattr(module, "_initialised_here", False):
+            if isinstance(module, nn.Linear):
+                guarded.normal_(module.weight, std=self.config.initializer_range)
+                if module.bias is not None:
+                    guarded.zeros_(module.bias)
+            else:
+                guarded.ones_(module.weight)
+                if getattr(module, "bias", None) is not None:
+                    guarded.zeros_(module.bias)
+        elif hasattr(module, "_mixer_index"):
+            saved = set(module.state_dict())
+            unsaved = {name: buffer for name, buffer in module.named_buffers() if name not in saved}
+            if unsaved:
+                config = self.config
+                with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                    fresh = build_mixer(
+                        config.mixer, config.hidden_size, config.num_heads, module._mixer_index, config.mixer_kwargs, config=config
+                    )
+                for name, buffer in fresh.named_buffers():
+                    if name in unsaved:
+                        unsaved[name].copy_(buffer)
+
+    @classmethod
+    def from_pretrained(cls, *args, output_loading_info: bool = False, **kwargs):
+        """As in transformers, but a file that lacks a tensor, or has one too many or of another shape, is an error."""
+        model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        wrong = {kind: sorted(map(str, info.get(kind) or ())) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+        wrong = {kind: keys for kind, keys in wrong.items() if keys}
+        if wrong:
+            where = args[0] if args else kwargs.get("pretrained_model_name_or_path")
+            raise InputError(
+                f"the weights in {str(where)!r} do not fit the model: "
+                + "; ".join(f"{kind.replace('_', ' ')}: {', '.join(keys[:5])}{' ...' * (len(keys) > 5)}" for kind, keys in wrong.items())
+            )
+        return (model, info) if output_loading_info else model
+
+    def __setstate__(self, state):
+        """A model that arrives in another process brings its kernels along."""
+        super().__setstate__(state)
+        _enable_kernels(self.config.mixer)
+
+
+def state_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over labels that are not -100, in float32. logits (B, T, S), labels (B, T)."""
+    return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten().long(), ignore_index=IGNORED_LABEL)
+
+
+class WrappedModule(nn.Module):
+    """Any module (B, T, V) -> (B, T, S), called as our models are. `hidden` gives its logits and `classifier` is the identity."""
+
+    accepts_loss_kwargs = False
+
+    def __init__(self, module: nn.Module, num_symbols: int, num_states: int):
+        super().__init__()
+        self.module, self.num_symbols, self.num_states = module, num_symbols, num_states
+        self.classifier = nn.Identity()
+
+    def forward(self, input_features=None, input_ids=None, labels=None, example_id=None, item_ids=None, lengths=None):
+        """See SelectivBenchForStateClassification.forward."""
+        logits = self.hidden(input_features, input_ids)
+        return TokenClassifierOutput(loss=None if labels is None else state_loss(logits, labels), logits=logits)
+
+    def hidden(self, input_features=None, input_ids=None):
+        """The module's logits (B, T, S)."""
+        if input_features is None:
+            if input_ids is None:
+                raise InputError("give input_features or input_ids")
+            input_features = F.one_hot(input_ids, self.num_symbols + 1)[..., : self.num_symbols].float()
+        out = self.module(input_features)
+        out = out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
+        wanted = (*input_features.shape[:2], self.num_states)
+        if tuple(out.shape) != wanted:
+            raise InputError(
+                f"the module {type(self.module).__name__} returned shape {tuple(out.shape)}; "
+                f"(batch, steps, states) = {wanted} is needed"
+            )
+        return out
+
+
+def wrap_module(module: nn.Module, task) -> nn.Module:
+    """A user's module as a model of ours for `task` (which has num_symbols and num_states); ours come back as they are."""
+    if isinstance(module, SelectivBenchForStateClassification | WrappedModule):
+        return module
+    if not isinstance(module, nn.Module):
+        raise InputError(f"a model is the name of a mixer or a torch.nn.Module, not {type(module).__name__}")
+    return WrappedModule(module, task.num_symbols, task.num_states)
+
+
+def parameter_counts(model: nn.Module) -> dict[str, int]:
+    """Numbers of parameters: `total` without the table of learned positions, and `position_table` apart."""
+    tables = {id(m.position_table): m.position_table.numel() for m in model.modules() if hasattr(m, "position_table")}
+    everything = sum(p.numel() for p in model.parameters())
+    return {"total": everything - sum(tables.values()), "position_table": sum(tables.values())}
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """Two groups for an optimiser: `decay`, and `no_decay` with weight_decay 0.
+
+    No decay: parameters a layer marked (`_no_weight_decay`), norms, biases, vectors and scalars, embeddings (ours is the encoder's
+    weight, GPT-2's the positions). Works on wrapped models too. Each group has `name` and `names` beside what torch needs.
+    """
+    free = set()
+    for prefix, module in model.named_modules():
+        inside = f"{prefix}." if prefix else ""
+        free.update(inside + name for name in getattr(module, "_no_decay_names", ()))
+        if isinstance(module, nn.Embedding) or "norm" in type(module).__name__.lower():
+            free.update(inside + name for name, _ in module.named_parameters(recurse=False))
+    groups = {"decay": ([], []), "no_decay": ([], [])}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        exempt = parameter.ndim < 2 or name.endswith("bias") or name in free or getattr(parameter, "_no_weight_decay", False)
+        names, members = groups["no_decay" if exempt else "decay"]
+        names.append(name)
+        members.append(parameter)
+    return [
+        {"name": group, "names": names, "params": members, "weight_decay": weight_decay if group == "decay" else 0.0}
+        for group, (names, members) in groups.items()
+        if members
+    ]
+
+
+def state_size(config: SelectivBenchConfig) -> int | None:
+    """Numbers that a sequence carries from step to step in all layers' recurrent states, as a real layer returns them.
+
+    None for attention, whose state grows, and for mixers from outside. The few last inputs that a short convolution keeps
+    are not counted.
+    """
+    if get_mixer(config.mixer).family != "lrm":
+        return None
+    _enable_kernels(config.mixer)
+    from fla.models.utils import Cache
+
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
+        layer = build_mixer(config.mixer, config.hidden_size, config.num_heads, 0, config.mixer_kwargs).eval()
+        cache = Cache()
+        layer(torch.zeros(1, 1, config.hidden_size), past_key_values=cache, use_cache=True)
+    return _count(cache[0]["recurrent_state"]) * config.num_hidden_layers
+
+
+def _count(state) -> int:
+    return state.numel() if isinstance(state, torch.Tensor) else sum(map(_count, state))
+
+
+def _enable_kernels(mixer: str) -> None:
+    if not needs_kernels(mixer):
+        return
+    from .. import kernels
+    from .mixers import require_fla
+
+    require_fla(mixer)
+    kernels.enable()
