@@ -6,6 +6,8 @@ is loaded by the import itself. It also lets `datasets.load_dataset("selectivben
 
 import importlib
 
+from .registration import register as _register
+
 __version__ = "0.1.0"
 
 _PUBLIC = {
@@ -37,3 +39,6 @@ def __getattr__(name):
 
 def __dir__():
     return sorted(set(globals()) | set(__all__))
+
+
+_register()

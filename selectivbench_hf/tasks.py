@@ -1,0 +1,393 @@
+"""Tasks: the catalogue of protocol section 6, and every parameter that a user may turn.
+
+A `Task` holds all that decides a byte of its data or scoring, so its fingerprint does too. Builder keywords of `load_dataset` and of
+`get_task`, flags of `selectivbench build` and of `train.py` are the fields listed in `TASK_FIELDS`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import math
+import numbers
+import os
+import re
+from dataclasses import dataclass, fields, replace
+
+from .errors import InputError, unknown
+from .grammar import Grammar
+
+DATA_VERSION = "1.0.0"  # major: any byte of data or scoring changed; minor: configs added
+
+LEVELS = {"lite": 8, "te1": 20, "te2": 24, "te3": 26, "te4": 30, "te5": 34, "te6": 38, "te7": 40}
+VARIANTS = ("plain", "noisy_gaps", "nongrammatical_gaps")
+NOISES = ("none", "uniform", "gaussian")
+PAPER_GAPS = {1: 1, **dict.fromkeys(range(2, 10), 2), 10: 1}  # what rounding a uniform draw from [1, 10] gives
+MAX_GAP = 10_000
+
+
+def task_names() -> list[str]:
+    """The 24 names of the catalogue, level by level."""
+    return [level + ("" if v == "plain" else f"_{v}") for level in LEVELS for v in VARIANTS]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: a grammar, how its items are laid out in time, the splits and the noise. Immutable; made by `get_task`.
+
+    Fields:
+        name: name of the catalogue, or of the user's choice.
+        variant: `plain`, `noisy_gaps` or `nongrammatical_gaps`.
+        letters, depth, density, num_start_states, grammar_seed, dirichlet, all_reachable, min_string_length: the law of the random grammar
+            (`Grammar.random`); with `custom_grammar` they are None but for min_string_length.
+        custom_grammar: JSON of a whole grammar instead of a random one.
+        sample_seed: seed of the sequences.
+        max_string_length: L, the longest string with its `#`.
+        num_items: items of a sequence.
+        num_train, num_validation, num_test: sequences of each split; a smaller number is a prefix of a larger.
+        train_gap: blank steps after an item in train and validation, as (length, integer weight) pairs.
+        test_gaps: constant numbers of blank steps; the first is split `test`, the others `test_gap_N`. Empty: test follows train_gap.
+        noise: `none`; `uniform` in [0, noise_scale); `gaussian` with standard deviation noise_scale. On every channel of every step.
+        distractor_rate, distractor_start: probability of a distractor after an item, from this 0-based item on.
+    """
+
+    name: str
+    variant: str = "plain"
+    letters: int | None = 26
+    depth: int | tuple | None = None
+    density: float | None = 0.4
+    num_start_states: int | None = 4
+    grammar_seed: int | None = 1
+    dirichlet: float | None = None
+    all_reachable: bool = False
+    min_string_length: int = 1
+    custom_grammar: str | None = None
+    sample_seed: int = 1
+    max_string_length: int = 200
+    num_items: int = 200
+    num_train: int = 200_000
+    num_validation: int = 1_000
+    num_test: int = 1_000
+    train_gap: tuple = ((1, 1),)
+    test_gaps: tuple = ()
+    noise: str = "none"
+    noise_scale: float = 0.0
+    distractor_rate: float = 0.0
+    distractor_start: int = 0
+
+    def __post_init__(self):
+        _check(self)
+
+    # -- the grammar and the sizes that models need ----------------------------------------------------------------------
+
+    @functools.cached_property
+    def grammar(self) -> Grammar:
+        """The grammar, drawn when first asked for (0.02 s at level te7)."""
+        if self.custom_grammar is not None:
+            return Grammar.from_json(self.custom_grammar)
+        depth = list(self.depth) if isinstance(self.depth, tuple) else self.depth
+        return Grammar.random(self.letters, depth, self.density, self.num_start_states, self.grammar_seed, dirichlet=self.dirichlet,
+                              min_length=self.min_string_length, all_reachable=self.all_reachable)
+
+    @property
+    def num_symbols(self) -> int:
+        """V: letters and `#`; the channels of an input step."""
+        return self.grammar.num_symbols
+
+    @property
+    def num_states(self) -> int:
+        """S: the classes."""
+        return self.grammar.num_states
+
+    @property
+    def blank_id(self) -> int:
+        """The id of a blank step in `input_ids`, V; its features are the zero vector."""
+        return self.grammar.num_symbols
+
+    @property
+    def level(self) -> str:
+        """`lite`, `te1`..`te7`, or `custom`."""
+        head = self.name.split("_")[0]
+        return head if head in LEVELS and self.custom_grammar is None and self.letters == LEVELS[head] else "custom"
+
+    # -- splits ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Sequences of each split: train, validation, test, then the test splits with longer or shorter gaps."""
+        extra = {f"test_gap_{gap}": self.num_test for gap in self.test_gaps[1:]}
+        return {"train": self.num_train, "validation": self.num_validation, "test": self.num_test, **extra}
+
+    @property
+    def test_splits(self) -> list[str]:
+        return [s for s in self.splits if s.startswith("test")]
+
+    def check_split(self, split: str) -> str:
+        """`split` if the task has it, else an InputError that names the nearest."""
+        if split not in self.splits:
+            raise unknown("split", split, self.splits, self.name)
+        return split
+
+    def gap_law(self, split: str) -> dict[int, int]:
+        """{blank steps after an item: integer weight} in a split; {0: 1} where only distractors follow items."""
+        self.check_split(split)
+        if self.variant == "nongrammatical_gaps":
+            return {0: 1}
+        if split.startswith("test") and self.test_gaps:
+            return {self.test_gaps[0] if split == "test" else int(split.rsplit("_", 1)[1]): 1}
+        return dict(self.train_gap)
+
+    def max_steps(self, split: str) -> int:
+        """The longest a sequence of the split can be, in steps."""
+        if self.variant == "nongrammatical_gaps":
+            self.check_split(split)
+            return self.num_items + max(0, self.num_items - self.distractor_start)
+        return self.num_items * (1 + max(self.gap_law(split)))
+
+    # -- identity --------------------------------------------------------------------------------------------------------
+
+    @property
+    def data_version(self) -> str:
+        return DATA_VERSION
+
+    def _law(self) -> dict:
+        """Everything but sizes that decides a byte, grammar by content, under the major data version."""
+        return {"data": DATA_VERSION.split(".")[0], "grammar": self.grammar.hash, "sample_seed": self.sample_seed, "variant": self.variant,
+                "max_string_length": self.max_string_length, "num_items": self.num_items, "noise": self.noise, "noise_scale": self.noise_scale,
+                "distractor_rate": self.distractor_rate, "distractor_start": self.distractor_start}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (64 hex digits) over every parameter that decides a byte of the data or of the scores; the name is none of them."""
+        return _digest({**self._law(), "train_gap": self.train_gap, "test_gaps": self.test_gaps, "splits": self.splits})
+
+    def split_fingerprint(self, split: str) -> str:
+        """The same for one split: two tasks whose split is the same to the byte share it."""
+        size = self.splits[self.check_split(split)]
+        return _digest({**self._law(), "gap": sorted(self.gap_law(split).items()), "split": split, "size": size})
+
+    def to_dict(self) -> dict:
+        """All fields as JSON types; `get_task` takes it back."""
+        out = {f.name: getattr(self, f.name) for f in fields(self)}
+        out["train_gap"] = {str(k): w for k, w in self.train_gap}
+        out["test_gaps"] = list(self.test_gaps)
+        out["depth"] = list(self.depth) if isinstance(self.depth, tuple) else self.depth
+        out["custom_grammar"] = None if self.custom_grammar is None else json.loads(self.custom_grammar)
+        return {"data_version": DATA_VERSION, **out}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __hash__(self):
+        return hash(self.fingerprint + self.name)
+
+    # -- words -----------------------------------------------------------------------------------------------------------
+
+    def describe_level(self) -> str:
+        """`te3 (level 3 of 7; 26 letters; 2.34 nats = 3.38 bits)`."""
+        nats = self.grammar.topological_entropy()
+        place = f"level {self.level[2]} of 7; " if self.level.startswith("te") else "laptop size; " if self.level == "lite" else ""
+        return f"{self.level} ({place}{self.grammar.letters} letters; {nats:.2f} nats = {nats / math.log(2):.2f} bits)"
+
+    def describe(self) -> str:
+        """One line: the level written out, the variant, and what stands in time."""
+        what = {"plain": "a constant gap after each item", "noisy_gaps": "noise, and gaps of random length after each item",
+                "nongrammatical_gaps": "ungrammatical distractors between the items"}[self.variant]
+        return f"{self.name}: {self.describe_level()}; {what}; {self.num_items} items a sequence, {self.num_states} states"
+
+
+TASK_FIELDS = tuple(f.name for f in fields(Task) if f.name not in ("name", "variant", "custom_grammar")) + ("grammar",)
+
+
+@functools.lru_cache(maxsize=None)
+def _catalogue_fields(name: str) -> tuple:
+    level, _, variant = name.partition("_")
+    lite = level == "lite"
+    out = {"variant": variant or "plain", "letters": LEVELS[level]}
+    if lite:
+        out |= {"max_string_length": 64, "num_items": 64, "num_train": 20_000}
+    if variant == "noisy_gaps":
+        out |= {"train_gap": tuple(PAPER_GAPS.items()), "test_gaps": (10, 1, 5, 20, 50, 100), "noise": "uniform", "noise_scale": 0.2}
+    if variant == "nongrammatical_gaps":
+        out |= {"distractor_rate": 0.1, "distractor_start": 8 if lite else 50, "train_gap": ((0, 1),)}
+    return tuple(out.items())
+
+
+def get_task(task, **keywords) -> Task:
+    """A task of the catalogue, by name, with any builder keyword changed.
+
+    Args:
+        task: a name (`te3_noisy_gaps`; `te3_noisy_gaps_seed2` is short for grammar_seed=2), a Task, the dict or JSON text of
+            `Task.to_json`, or the path of a file that holds it.
+        keywords: fields of `Task` that differ; `grammar=` takes a whole custom grammar (a `Grammar`, its JSON, or a JSON file).
+            `train_gap` is a number of steps or {length: integer weight}; None means the catalogue's value.
+
+    Raises:
+        InputError: for unknown names or keywords (the nearest are named) and impossible values.
+    """
+    base = _base(task)
+    keywords = {k: v for k, v in keywords.items() if v is not None}
+    grammar = keywords.pop("grammar", None)
+    for name in keywords:
+        if name not in TASK_FIELDS:
+            raise unknown("task keyword", name, TASK_FIELDS)
+    if "train_gap" in keywords:
+        keywords["train_gap"] = _gap_law(keywords["train_gap"])
+    if "test_gaps" in keywords:
+        keywords["test_gaps"] = tuple(_whole("test_gaps", g) for g in _listed("test_gaps", keywords["test_gaps"]))
+    if isinstance(keywords.get("depth"), list):
+        keywords["depth"] = tuple(keywords["depth"])
+    if grammar is not None:
+        clash = sorted(set(keywords) & {"letters", "depth", "density", "num_start_states", "grammar_seed", "dirichlet", "all_reachable",
+                                        "min_string_length"})
+        if clash:
+            raise InputError(f"{clash[0]} cannot be given together with a whole grammar, which decides it")
+        g = _read_grammar(grammar)
+        keywords |= {"custom_grammar": g.to_json(), "letters": None, "depth": None, "density": None, "num_start_states": None, "grammar_seed": None,
+                     "dirichlet": None, "all_reachable": False, "min_string_length": g.min_length}
+        if base.custom_grammar is None:
+            keywords["name"] = base.name + "_custom"
+    if keywords.get("noise") == "none":
+        keywords.setdefault("noise_scale", 0.0)
+    elif keywords.get("noise") and not base.noise_scale and "noise_scale" not in keywords:
+        keywords["noise_scale"] = 0.2
+    out = replace(base, **keywords)
+    if grammar is not None:  # parsed once
+        out.__dict__["grammar"] = g
+    return out
+
+
+def _base(task) -> Task:
+    if isinstance(task, Task):
+        return task
+    if isinstance(task, os.PathLike) or (isinstance(task, str) and (task.lstrip().startswith("{") or task.endswith(".json"))):
+        text = str(task)
+        if not text.lstrip().startswith("{"):
+            try:
+                with open(task, encoding="utf-8") as file:
+                    text = file.read()
+            except OSError as error:
+                raise InputError(f"cannot read the task file {task}: {error.strerror}") from None
+        try:
+            task = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"the task is not valid JSON: {error}") from None
+    if isinstance(task, dict):
+        return _from_dict(task)
+    if not isinstance(task, str):
+        raise InputError(f"a task is a name, a Task, its JSON or a file with it, got {type(task).__name__}")
+    seeded = re.fullmatch(r"(.+)_seed(\d+)", task)
+    name = seeded[1] if seeded else task
+    if name not in task_names():
+        raise unknown("task", task, task_names())
+    base = Task(name=name, **dict(_catalogue_fields(name)))
+    return replace(base, grammar_seed=int(seeded[2])) if seeded else base
+
+
+def _from_dict(data: dict) -> Task:
+    data = dict(data)
+    version = data.pop("data_version", DATA_VERSION)
+    if str(version).split(".")[0] != DATA_VERSION.split(".")[0]:
+        raise InputError(f"the task was made for data version {version}; this package generates {DATA_VERSION}")
+    known = [f.name for f in fields(Task)]
+    for name in data:
+        if name not in known:
+            raise unknown("field", name, known, "the task's JSON")
+    if "name" not in data:
+        raise InputError("the task's JSON lacks the field 'name'")
+    if data.get("custom_grammar") is not None:
+        data["custom_grammar"] = _read_grammar(data["custom_grammar"]).to_json()
+    if "train_gap" in data:
+        data["train_gap"] = _gap_law(data["train_gap"])
+    for name in ("test_gaps", "depth"):
+        if isinstance(data.get(name), list):
+            data[name] = tuple(data[name])
+    return Task(**data)
+
+
+def _read_grammar(grammar) -> Grammar:
+    if isinstance(grammar, Grammar):
+        return grammar
+    if isinstance(grammar, os.PathLike) or (isinstance(grammar, str) and not grammar.lstrip().startswith("{")):
+        try:
+            with open(grammar, encoding="utf-8") as file:
+                grammar = file.read()
+        except OSError as error:
+            raise InputError(f"cannot read the grammar file {grammar}: {error.strerror}") from None
+    return Grammar.from_json(grammar)
+
+
+def _gap_law(law) -> tuple:
+    """(length, integer weight) pairs, ascending, in lowest terms, from a number or a mapping."""
+    if isinstance(law, numbers.Integral) and not isinstance(law, bool):
+        law = {law: 1}
+    if isinstance(law, str):
+        try:
+            law = json.loads(law)
+        except ValueError:
+            law = None
+        if isinstance(law, int):
+            law = {law: 1}
+    if isinstance(law, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in law):
+        law = dict(law)
+    try:
+        pairs = sorted((int(k), w) for k, w in law.items())
+    except (AttributeError, TypeError, ValueError):
+        raise InputError(f"train_gap must be a number of steps or {{length: integer weight}}, got {law!r}") from None
+    if not pairs or any(not isinstance(w, numbers.Integral) or isinstance(w, bool) or w < 1 for _, w in pairs):
+        raise InputError(f"train_gap needs whole weights of at least 1, got {law!r}")
+    if pairs[0][0] < 0 or pairs[-1][0] > MAX_GAP or sum(w for _, w in pairs) > 1 << 20:
+        raise InputError(f"train_gap lengths must be from 0 to {MAX_GAP} and the weights sum to at most {1 << 20}, got {law!r}")
+    common = math.gcd(*(w for _, w in pairs))
+    return tuple((k, int(w) // common) for k, w in pairs)
+
+
+def _listed(name, value):
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return (value,)
+    if not isinstance(value, (list, tuple)):
+        raise InputError(f"{name} must be a list of whole numbers, got {value!r}")
+    return value
+
+
+def _whole(name, value, least=0, most=None):
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        span = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise InputError(f"{name} must be a whole number {span}, got {value!r}")
+    return int(value)
+
+
+def _check(task: Task) -> None:
+    """Everything that can be told without drawing the grammar; one sentence for the first thing that is wrong."""
+    if task.variant not in VARIANTS:
+        raise unknown("variant", task.variant, VARIANTS, task.name)
+    if task.noise not in NOISES:
+        raise unknown("noise", task.noise, NOISES, task.name)
+    for name in ("num_train", "num_validation", "num_test"):
+        _whole(name, getattr(task, name), 1, 100_000_000)  # `datasets` cannot hold an empty split
+    _whole("num_items", task.num_items, 1, 100_000)
+    _whole("max_string_length", task.max_string_length, 1, 100_000)
+    _whole("min_string_length", task.min_string_length, 1)
+    if task.min_string_length > task.max_string_length:
+        raise InputError(f"min_string_length={task.min_string_length} is above max_string_length={task.max_string_length}")
+    _whole("sample_seed", task.sample_seed)
+    if task.grammar_seed is not None:
+        _whole("grammar_seed", task.grammar_seed)
+    for gap in task.test_gaps:
+        _whole("test_gaps", gap, 0, MAX_GAP)
+    if len(set(task.test_gaps)) != len(task.test_gaps):
+        raise InputError(f"test_gaps must differ from each other, got {list(task.test_gaps)}")
+    for name, low, high in (("noise_scale", 0, 1000), ("distractor_rate", 0, 1)):
+        value = getattr(task, name)
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not low <= value <= high:
+            raise InputError(f"{name} must be from {low} to {high}, got {value!r}")
+    _whole("distractor_start", task.distractor_start, 0)
+    if task.variant != "nongrammatical_gaps" and task.distractor_rate:
+        raise InputError(f"distractor_rate has a meaning in nongrammatical_gaps only; {task.name} is {task.variant}")
+    if task.variant == "nongrammatical_gaps" and (task.train_gap != ((0, 1),) or task.test_gaps):
+        raise InputError(f"train_gap and test_gaps have no meaning in nongrammatical_gaps ({task.name}); its gaps are distractors")
+
+
+def _digest(data) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
