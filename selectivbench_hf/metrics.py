@@ -1,0 +1,185 @@
+"""Scoring (protocol section 5): exact counts of right items, over a whole split or merged from pieces.
+
+An item's prediction sums the softmax over all its steps and takes the largest; beside it the item's first step alone and its last step alone
+(the sum over a long gap is a vote; the last step is pure holding). Items are found by segment ids, never by an items x steps mask.
+Ties go to the lowest state id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from .errors import InputError
+from .layout import load_split
+from .streams import stream
+
+BOOTSTRAP_DRAWS = 2_000
+
+
+@dataclass
+class ItemScores:
+    """Counts of a split or a part of it; parts add up with `+` to exactly what one pass over all gives.
+
+    Attributes:
+        correct, correct_first, correct_last: items right by the sum over their steps, by their first step, by their last step.
+        total: items.
+        loss_sum: sum of the cross-entropies of all steps that are not padding, nats.
+        steps: their number.
+        sequences: sequences scored.
+    """
+
+    correct: int = 0
+    correct_first: int = 0
+    correct_last: int = 0
+    total: int = 0
+    loss_sum: float = 0.0
+    steps: int = 0
+    sequences: int = 0
+
+    def __add__(self, other: ItemScores) -> ItemScores:
+        return ItemScores(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values())))
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of items right; None (not 0 or NaN) where there are no items."""
+        return self.correct / self.total if self.total else None
+
+    @property
+    def accuracy_first(self) -> float | None:
+        return self.correct_first / self.total if self.total else None
+
+    @property
+    def accuracy_last(self) -> float | None:
+        return self.correct_last / self.total if self.total else None
+
+    @property
+    def loss(self) -> float | None:
+        """Mean cross-entropy over all steps that are not padding, nats."""
+        return self.loss_sum / self.steps if self.steps else None
+
+    def as_dict(self) -> dict:
+        """Counts and the means made from them, for a result record."""
+        return {**asdict(self), "accuracy": self.accuracy, "accuracy_first": self.accuracy_first, "accuracy_last": self.accuracy_last,
+                "loss": self.loss}
+
+
+class ItemAccumulator:
+    """Scores a batch of sequences from logits that come chunk by chunk in time, holding (B, S) numbers and not (B, T, S).
+
+    Args:
+        labels: (B, T) int64 state ids, -100 at padding; torch tensor.
+        item_ids: (B, T) int64 item of each step, -1 at padding; ascending along T.
+
+    Feed `add(logits, start)` in order of time, then read `scores()`.
+    """
+
+    def __init__(self, labels, item_ids):
+        import torch
+
+        self.labels, self.item_ids = labels, item_ids
+        self.open = None  # (B, S) softmax summed over the open item's steps so far
+        after = torch.full_like(item_ids[:, :1], -1)
+        self.is_first = (item_ids != torch.cat([after, item_ids[:, :-1]], 1)) & (item_ids >= 0)
+        self.is_last = (item_ids != torch.cat([item_ids[:, 1:], after], 1)) & (item_ids >= 0)
+        self.result = ItemScores(sequences=int((item_ids >= 0).any(1).sum()))
+
+    def add(self, logits, start: int) -> None:
+        """Take the logits (B, C, S) of the steps start..start + C."""
+        import torch
+
+        stop = start + logits.shape[1]
+        labels, first, last = self.labels[:, start:stop], self.is_first[:, start:stop], self.is_last[:, start:stop]
+        log_probs = torch.log_softmax(logits.float(), dim=-1)
+        real = labels >= 0
+        losses = -log_probs.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+        self.result.loss_sum += float(losses[real].double().sum())
+        self.result.steps += int(real.sum())
+        probs = log_probs.exp_()
+        right = probs.argmax(-1) == labels
+        self.result.correct_first += int((right & first).sum())
+        self.result.correct_last += int((right & last).sum())
+        self.result.total += int(last.sum())
+        # segment sums: rows of (sequence, item) met in this chunk; an item that began before adds what it had
+        batch, steps, states = probs.shape
+        begins = first.clone()
+        begins[:, 0] = True
+        segment = begins.reshape(-1).cumsum(0) - 1
+        sums = probs.new_zeros(int(segment[-1]) + 1, states) if segment.numel() else probs.new_zeros(0, states)
+        flat = probs.reshape(-1, states)
+        flat = flat.masked_fill(~real.reshape(-1, 1), 0)
+        sums.index_add_(0, segment, flat)
+        if self.open is not None:
+            goes_on = ~first[:, 0]
+            head = segment.reshape(batch, steps)[:, 0]
+            sums[head[goes_on]] += self.open[goes_on]
+        ends = last.reshape(-1)
+        predicted = sums.argmax(-1)
+        self.result.correct += int((predicted[segment[ends]] == labels.reshape(-1)[ends]).sum())
+        self.open = sums[segment.reshape(batch, steps)[:, -1]]
+
+    def scores(self) -> ItemScores:
+        return self.result
+
+
+@dataclass
+class Score:
+    """The score of predicted states.
+
+    Attributes:
+        correct, total: items.
+        accuracy: correct / total.
+        interval: 95 % bootstrap interval of the accuracy, drawn over sequences because the items of one are correlated. It covers the
+            choice of test sequences, not the grammar nor the training.
+        per_sequence: (N,) int64 right items of each sequence.
+    """
+
+    correct: int
+    total: int
+    accuracy: float
+    interval: tuple[float, float]
+    per_sequence: np.ndarray
+    split: str
+
+    def as_dict(self) -> dict:
+        return {"split": self.split, "correct": self.correct, "total": self.total, "accuracy": self.accuracy, "interval": list(self.interval)}
+
+
+def score(task, split: str, predictions) -> Score:
+    """Score predicted states from any framework.
+
+    Args:
+        task: a Task or a task's name.
+        split: the split predicted.
+        predictions: (N, items) whole numbers: the state id of each item of the first N sequences of the split, in order.
+
+    Raises:
+        InputError: for another shape, numbers that are no state ids, or no predictions at all.
+    """
+    from .tasks import get_task
+
+    task = get_task(task)
+    data = load_split(task, split)
+    given = np.asarray(predictions)
+    if given.ndim != 2 or given.shape[1] != data.num_items or not 1 <= given.shape[0] <= len(data):
+        raise InputError(f"predictions for {task.name}/{split} must have the shape (N, {data.num_items}) with N from 1 to {len(data)}, "
+                         f"got {given.shape}")
+    if not np.issubdtype(given.dtype, np.integer):
+        if not np.issubdtype(given.dtype, np.floating) or not np.array_equal(given, np.floor(given)):
+            raise InputError(f"predictions must be state ids, whole numbers from 0 to {task.num_states - 1}; got {given.dtype}")
+        given = given.astype(np.int64)
+    if given.min() < 0 or given.max() >= task.num_states:
+        raise InputError(f"predictions must be state ids from 0 to {task.num_states - 1}, got {given.min()}..{given.max()}")
+    right = (given == data.states[: len(given)]).sum(1)
+    correct, total = int(right.sum()), given.size
+    return Score(correct, total, correct / total, bootstrap_interval(right, data.num_items), right, split)
+
+
+def bootstrap_interval(right: np.ndarray, num_items: int) -> tuple[float, float]:
+    """The 2.5 % and 97.5 % points of the accuracy when sequences are drawn anew with replacement; the same for the same counts."""
+    n = len(right)
+    words = stream("bootstrap", n).random_raw(BOOTSTRAP_DRAWS * n).reshape(BOOTSTRAP_DRAWS, n)
+    drawn = right[((words >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)].sum(1) / (n * num_items)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(low), float(high)
