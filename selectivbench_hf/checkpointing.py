@@ -63,7 +63,11 @@ class new_folder:
     def __exit__(self, kind, value, trace):
         try:
             if kind is None:
+                mask = os.umask(0)
+                os.umask(mask)
                 for file in self.part.rglob("*"):
+                    if file.is_file():
+                        file.chmod(0o666 & ~mask)  # safetensors writes files that only their owner can read
                     _flush(file)
                 old = None
                 if self.path.exists():  # two renames: in the instant between, a reader finds nothing rather than a mixture

@@ -82,36 +82,17 @@ def learning_rate(args, plan: Plan, step: int) -> float:
     return args.learning_rate * (0.5 * (1 + math.cos(math.pi * done)) if args.lr_scheduler_type == "cosine" else 1 - done)
 
 
-def parameter_split(model) -> tuple[list, list]:
-    """Names of trainable parameters that decay, and of those that never do: vectors and scalars (biases, norms, gates), embeddings, and
-    whatever a layer marks with `_no_weight_decay` (fla marks its A_log, dt_bias, D)."""
-    import torch
-
-    spared = set()
-    for module in model.modules():
-        if isinstance(module, torch.nn.Embedding) or "norm" in type(module).__name__.lower():
-            spared.update(id(p) for p in module.parameters(recurse=False))
-    decay, keep = [], []
-    for name, p in model.named_parameters():
-        if p.requires_grad:
-            free = p.ndim < 2 or id(p) in spared or getattr(p, "_no_weight_decay", False)
-            (keep if free else decay).append(name)
-    return decay, keep
-
-
 def make_optimizer(model, args):
-    """(AdamW with two groups, the groups as the record tells them)."""
+    """(AdamW, its groups as the record tells them): norms, biases, embeddings and what a layer marks never decay."""
     import torch
 
-    named = dict(model.named_parameters())
-    decay, keep = parameter_split(model)
-    groups, told = [], []
-    for names, rate in ((decay, args.weight_decay), (keep, 0.0)):
-        if names:
-            groups.append({"params": [named[n] for n in names], "weight_decay": rate})
-            told.append({"weight_decay": rate, "parameters": sum(named[n].numel() for n in names), "names": names})
+    from .models import parameter_groups
+
+    groups = parameter_groups(model, args.weight_decay)
     if not groups:
         raise InputError("the model has no trainable parameters")
+    told = [{"weight_decay": g["weight_decay"], "parameters": sum(p.numel() for p in g["params"]), "names": list(g["names"])} for g in groups]
+    groups = [{"params": g["params"], "weight_decay": g["weight_decay"]} for g in groups]
     return torch.optim.AdamW(groups, lr=args.learning_rate, betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon), told
 
 

@@ -1,0 +1,333 @@
+"""Score a model on splits of a task, and `selectivbench evaluate`: recompute a saved model's score and compare it with the record.
+
+Items are scored as metrics.ItemAccumulator says. The head is applied a few hundred steps at a time, so that (B, T, S) never exists for models that
+have `.hidden` and `.classifier`. Batches are the same for any number of processes (whole batches are dealt out, results summed in their
+order), weights and arithmetic are float32, and noise is a function of the example: so counts are the same in every evaluation.
+
+Axes: B batch, T time, D channels, S states.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from .errors import InputError, unknown
+
+CHUNK = 256  # steps that pass the head at once; fixed, so that the order of every sum is
+_STEPS = 1 << 16  # B*T of one forward pass
+_PROBABILITIES = 1 << 25  # B*CHUNK*S, or B*T*S for a module that gives whole logits
+
+
+def batch_rows(longest: int, num_states: int, batch_size: int, chunked: bool) -> int:
+    """Sequences per batch: at most `batch_size`, fewer where B*T or B*T*S would be large; at least 1."""
+    rows = min(_STEPS // max(longest, 1), _PROBABILITIES // (num_states * min(CHUNK, max(longest, 1))))
+    if not chunked:
+        rows = min(rows, 4 * _PROBABILITIES // (num_states * max(longest, 1)))
+    return max(1, min(batch_size, rows))
+
+
+def evaluate(model, task, splits=None, *, max_sequences=None, batch_size=64, accelerator=None, stop=None, say=None, pace=None) -> dict:
+    """Score a model on whole splits.
+
+    Args:
+        model: SelectivBenchForStateClassification, or any nn.Module (B, T, V) -> (B, T, S); scored in eval mode on its device in float32.
+        task: a Task or its name. splits: names; default: the test splits.
+        max_sequences: only the first so many of each split.
+        batch_size: most sequences in a forward pass; long sequences take fewer.
+        accelerator: given with several processes, each takes its share of the batches; every process returns the whole.
+        stop: launching.StopFlag; Stopped is raised on all processes once it is set on one.
+        say: called with lines for the user (batch sizes, estimate). pace: steps per second for the estimate; default: measured.
+
+    Returns:
+        dict split -> counts, accuracies, loss (None over no items), steps, sequences, seconds, sequences_per_second.
+    """
+    from .layout import load_split
+    from .models import wrap_module
+    from .tasks import get_task
+
+    task = get_task(task)
+    splits = [task.check_split(s) for s in (task.test_splits if splits is None else splits)]
+    model = wrap_module(model, task)
+    work = {}
+    for split in splits:
+        steps = load_split(task, split).steps()[:max_sequences]
+        chunked = not type(model.classifier).__name__ == "Identity"
+        rows = batch_rows(int(steps.max()) if len(steps) else 1, task.num_states, batch_size, chunked)
+        if say and rows < min(batch_size, len(steps)):
+            say(f"{split}: sequences of up to {int(steps.max()):,} steps are scored {rows} at a time instead of {batch_size}")
+        work[split] = (steps, rows)
+    training = model.training
+    model.eval()
+    try:
+        return _evaluate(model, task, work, accelerator, stop, say, pace)
+    finally:
+        model.train(training)
+
+
+def _evaluate(model, task, work, accelerator, stop, say, pace):
+    from tqdm.auto import tqdm
+
+    from .metrics import ItemScores
+
+    rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
+    left = sum(int(steps.sum()) for steps, _ in work.values())
+    sequences = sum(len(steps) for steps, _ in work.values())
+    bar = tqdm(total=sequences, disable=rank != 0, leave=bool(say), desc="score", unit="seq", mininterval=0.5)
+    out = {}
+
+    def tell(pace):
+        if say and sequences:
+            say(f"scoring {', '.join(work)}: {sequences:,} sequences, {left:,} steps; about {_duration(left / pace / processes)} "
+                f"at {pace:,.0f} steps/s per process (attention slows down on long sequences)")  # fmt: skip
+
+    if pace:
+        tell(pace)
+    with bar:
+        for split, (steps, rows) in work.items():
+            started = time.perf_counter()
+            parts, stopped = [], 0
+            for number, first in enumerate(range(0, len(steps), rows)):
+                if number % processes != rank:
+                    continue
+                if stop is not None and stop.code:
+                    stopped = stop.code
+                    break
+                ids = range(first, min(first + rows, len(steps)))
+                begun = time.perf_counter()
+                parts.append((number, score_batch(model, task, split, ids)))
+                if pace is None:
+                    pace = int(steps[first : first + rows].sum()) / max(time.perf_counter() - begun, 1e-9)
+                    tell(pace)
+                bar.update(min(len(ids) * processes, bar.total - bar.n))
+            if processes > 1:
+                from accelerate.utils import gather_object
+
+                gathered = gather_object([(parts, stopped)])
+                parts, stopped = [p for piece, _ in gathered for p in piece], max(code for _, code in gathered)
+            if stopped:
+                from .launching import Stopped
+
+                raise Stopped(stopped, (stop and stop.why) or "a signal to another process")
+            total = sum((scores for _, scores in sorted(parts, key=lambda p: p[0])), ItemScores())
+            seconds = time.perf_counter() - started
+            rate = total.sequences / seconds if total.sequences else None
+            out[split] = {**total.as_dict(), "seconds": seconds, "sequences_per_second": rate}
+    return out
+
+
+def score_batch(model, task, split: str, example_ids):
+    """metrics.ItemScores of the given sequences; the model gives hidden states (B, T, D), the head is applied CHUNK steps at a time."""
+    import torch
+
+    from .features import make_batch
+    from .metrics import ItemAccumulator
+
+    batch = make_batch(task, split, example_ids)
+    parameter = next(model.parameters(), None)
+    device = parameter.device if parameter is not None else "cpu"
+    features, labels, item_ids = (torch.from_numpy(batch[k]).to(device) for k in ("input_features", "labels", "item_ids"))
+    with torch.inference_mode():
+        hidden = model.hidden(input_features=features)
+        del features
+        scores = ItemAccumulator(labels, item_ids)
+        with _deterministic(hidden.is_cuda):
+            for start in range(0, labels.shape[1], CHUNK):
+                scores.add(model.classifier(hidden[:, start : start + CHUNK]), start)
+    return scores.scores()
+
+
+class _deterministic:
+    """On CUDA, sums by index in a fixed order (atomics have none); restores the former setting."""
+
+    def __init__(self, on):
+        self.on = on
+
+    def __enter__(self):
+        if self.on:
+            import torch
+
+            self.kept = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+            torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def __exit__(self, *error):
+        if self.on:
+            import torch
+
+            torch.use_deterministic_algorithms(self.kept[0], warn_only=self.kept[1])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+# ---------------------------------------------------------------- selectivbench evaluate
+
+
+def open_saved(where: str):
+    """(model folder or Hub id, record or None) of a run folder, a folder with a saved model, or a Hub repository."""
+    from .arguments import SAVED
+    from .results import RECORD, read
+
+    path = Path(where)
+    if (path / SAVED).is_file():
+        records = read(path)
+        record = records[-1] if records else None
+        which = (record or {}).get("evaluation", {}).get("checkpoint") or ("best" if (path / "best").is_dir() else "last")
+        if not (path / which).is_dir():
+            raise InputError(f"{where} holds no saved model yet (no folder {which}/): the run has not got that far")
+        return str(path / which), record
+    if path.is_dir():
+        beside = path.parent if path.name in ("best", "last") else path
+        records = read(beside) if (beside / RECORD).is_file() else []
+        record = records[-1] if records else None
+        if record and path.name in ("best", "last") and record["evaluation"]["checkpoint"] != path.name:
+            record = None  # the record is about the other one
+        return str(path), record
+    if path.exists() or where.count("/") != 1 or where.startswith((".", "/", "~")):
+        raise InputError(f"{where!r} is no run folder, no folder with a saved model, and no Hub repository OWNER/NAME")
+    return where, None
+
+
+def load_model(where: str):
+    """The saved model, in float32, from a folder or the Hub; one sentence when it cannot be."""
+    from .models import SelectivBenchForStateClassification
+
+    if Path(where).is_dir() and not (Path(where) / "config.json").is_file():
+        raise InputError(
+            f"{where} has weights but no config.json: it is a module of your own; build it, load the weights, and call selectivbench_hf.evaluation.evaluate"
+        )
+    try:
+        return SelectivBenchForStateClassification.from_pretrained(where)
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot load a model from {where!r}: {str(error).splitlines()[0]}") from None
+
+
+def compare(scores: dict, record: dict | None, task, max_sequences, backend: str, device: str) -> tuple[dict, list[str], bool]:
+    """(split -> equal?, lines that tell every difference, whether the outcome is a failure) of new scores against a record."""
+    equal, lines, failed = {}, [], False
+    if record is None or not record["scores"]:
+        return equal, ["no recorded score to compare with"], False
+    same = record["model"]["kernel_backend"] == backend and record["hardware"]["device"].split(",")[0] == device.split(",")[0]
+    for split, new in scores.items():
+        old = record["scores"].get(split)
+        if old is None or record["task"]["split_fingerprints"].get(split) != task.split_fingerprint(split):
+            lines.append(f"{split}: not in the record (another task or split), nothing to compare")
+            continue
+        if new["sequences"] != old["sequences"]:
+            lines.append(f"{split}: {new['sequences']} sequences here and {old['sequences']} in the record, not comparable")
+            continue
+        keys = ("correct", "correct_first", "correct_last", "total")
+        differ = [f"{k} {new[k]} here, {old[k]} recorded" for k in keys if new[k] != old[k]]
+        equal[split] = not differ
+        if differ:
+            lines.append(f"{split}: DIFFERS: " + "; ".join(differ))
+            failed |= same
+    if equal and all(equal.values()):
+        lines.append(f"equal to the record to the last count on {len(equal)} split{'s' if len(equal) > 1 else ''}")
+    elif equal and not same:
+        lines.append(f"recorded on {record['hardware']['device']} with {record['model']['kernel_backend']}, here {device} with {backend}: "
+                     "another backend, so single items may differ")  # fmt: skip
+    return equal, lines, failed
+
+
+def main(argv=None) -> int:
+    """`selectivbench evaluate`; returns the exit code: 0; 1 when the record differs on the same backend; 2 for bad input."""
+    from .launching import Stopped
+
+    try:
+        return _main(argv)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except Stopped as error:
+        return error.code
+
+
+def _parse(argv):
+    import argparse
+
+    from .arguments import Plain, task_keywords, task_value
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message):
+            raise InputError(message)
+
+    parser = Parser(prog="selectivbench evaluate", allow_abbrev=False, description="Recompute the score of a saved model and compare it with its record.")
+    parser.add_argument("run", metavar="RUN_OR_REPO", help="run folder, folder with a saved model, or OWNER/NAME on the Hub")
+    parser.add_argument("--task", help="task name or task JSON; default: the run's own")
+    parser.add_argument("--splits", nargs="+", help="default: those of the record, else the test splits")
+    parser.add_argument("--max_eval_sequences", metavar="N", help="first N sequences of each split; default: as in the record")
+    parser.add_argument("--per_device_eval_batch_size", metavar="N", help="default: as in the record, else 64")
+    parser.add_argument("--json", action="store_true", help="print an array of objects, one a split")
+    group = parser.add_argument_group("builder keywords of the task")
+    for name in task_keywords():
+        group.add_argument("--" + name, metavar="VALUE", default=argparse.SUPPRESS, nargs="+" if name == "test_gaps" else None)
+    known, rest = parser.parse_known_args(argv)
+    if rest:
+        flags = [a for action in parser._actions for a in action.option_strings if a.startswith("--")]
+        raise unknown("flag", rest[0].split("=")[0], flags)
+    keywords = {n: task_value(n, [Plain(x) for x in v] if isinstance(v, list) else v if v[:1] in "[{" else Plain(v))
+                for n, v in vars(known).items() if n in task_keywords()}  # fmt: skip
+    return known, keywords
+
+
+def _main(argv):
+    known, keywords = _parse(argv)
+    from .arguments import convert
+    from .checkpointing import strict_json
+    from .results import device_name, finite, table
+    from .tasks import get_task
+
+    limits = {n: convert(n, (int, True), getattr(known, n)) for n in ("max_eval_sequences", "per_device_eval_batch_size")}
+    if any(v is not None and v < 1 for v in limits.values()):
+        raise InputError("--max_eval_sequences and --per_device_eval_batch_size must be at least 1")
+    folder, record = open_saved(known.run)
+    if known.task is not None:
+        task = get_task(known.task, **keywords)
+    else:
+        saved = next((p for p in (Path(known.run) / "task.json", Path(known.run).parent / "task.json") if p.is_file()), None)
+        if saved is None:
+            raise InputError("--task is needed: this model has no run folder that says which task it was trained on")
+        task = get_task(str(saved), **keywords)
+    model = load_model(folder)
+    if (model.config.num_symbols, model.config.num_states) != (task.num_symbols, task.num_states):
+        raise InputError(f"the model was built for {model.config.num_symbols} symbols and {model.config.num_states} states; {task.name} has "
+                         f"{task.num_symbols} and {task.num_states}")  # fmt: skip
+    own = record is not None and record["task"]["fingerprint"] == task.fingerprint
+    splits = known.splits or ([*record["scores"]] if own and record["scores"] else task.test_splits)
+    for split in splits:
+        task.check_split(split)
+    maximum = limits["max_eval_sequences"] or (record["evaluation"]["max_sequences"] if own else None)
+    batch_size = limits["per_device_eval_batch_size"] or (record["arguments"]["per_device_eval_batch_size"] if record else 64)
+
+    from accelerate import Accelerator
+
+    from . import kernels
+
+    accelerator = Accelerator()
+    main_process = accelerator.is_main_process
+    model = model.float().to(accelerator.device)
+
+    def say(line):
+        if main_process:
+            print(line, file=sys.stderr, flush=True)
+
+    backend = kernels.backend(accelerator.device, model.config.mixer)
+    say(f"{task.describe()}; model: {folder}; kernels: {backend}; {accelerator.device}, {accelerator.num_processes} process(es)"
+        + (f"; the first {maximum} sequences of each split" if maximum else ""))  # fmt: skip
+    scores = finite(evaluate(model, task, splits, max_sequences=maximum, batch_size=batch_size, accelerator=accelerator, say=say))
+    equal, lines, failed = compare(scores, record, task, maximum, backend, device_name(accelerator.device))
+    if main_process:
+        if known.json:
+            print(strict_json([{"name": split, **s, "equal_to_record": equal.get(split)} for split, s in scores.items()], indent=1))
+        else:
+            print(table(scores))
+        for line in lines:
+            print(line, file=sys.stderr if known.json else sys.stdout)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,405 @@
+"""Train one model on one task and score it: one function, two doors.
+
+    accelerate launch train.py --task lite_noisy_gaps --mixer gla --hidden_size 64 --num_hidden_layers 2 --output_dir runs/gla
+    accelerate launch -m selectivbench_hf.training --config recipe.yaml
+    ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu --num_processes 2 --num_machines 1 train.py --task lite     # two CPU processes
+    accelerate launch train.py --output_dir runs/gla --resume
+
+    result = sb.train(task, model="gla", hidden_size=128)        # or any nn.Module: (B, T, V) -> (B, T, S)
+
+Every optimiser step takes the next global batch, cuts it over processes and micro-batches, sums the losses of all real steps, sums the
+gradients over processes once, and divides by the number of real steps: the result does not depend on the cut (dropout apart, which
+each process draws for itself). A run folder holds training_args.yaml, task.json, log.jsonl, checkpoints/, best/, last/, results.jsonl.
+
+Exit codes: 0 finished; 1 failed (NaN, disk full); 2 bad input; 143 after SIGTERM or the launcher's death, 130 after Ctrl-C (both save first).
+"""
+
+import contextlib
+import os
+import sys
+import time
+
+from .arguments import TrainingArguments, from_argv, merge
+from .checkpointing import CheckpointError
+from .errors import InputError
+from .launching import StopFlag, Stopped, check_processes, divide_threads
+from .runs import RunFolder, State, TrainingFailed, build_record
+
+
+def train(task, model="gla", **fields):
+    """Train `model` on `task`, select on validation, score the test splits; writes a run folder.
+
+    Args:
+        task: a Task, or anything get_task takes.
+        model: a mixer's name, or a torch.nn.Module mapping float32 (B, T, V) to logits (B, T, S).
+        fields: fields of TrainingArguments (`hidden_size=128`, `max_steps=300`, `output_dir="runs/x"`), or builder keywords of the task.
+
+    Returns:
+        results.Result: `.record` (the line in results.jsonl), `.scores`, `.accuracy(split)`, `.model`, `.output_dir`.
+
+    Raises:
+        InputError for bad input; TrainingFailed when the loss is no longer finite (the record says so too); CheckpointError when the
+        disk refuses a checkpoint.
+    """
+    module = None if isinstance(model, str) else model
+    values = merge(("train(...)", {"task": task, "mixer": model if module is None else "module", **fields}))
+    return run(TrainingArguments(**values), module=module)
+
+
+def main(argv=None) -> int:
+    """Command line; returns the exit code."""
+    stop = StopFlag().watch()
+    first = os.environ.get("RANK", "0") == "0"
+    try:
+        run(from_argv(argv, "train.py", __doc__.split("\n\n")[0]), stop=stop)
+        return 0
+    except InputError as error:
+        code, text = 2, f"error: {error}"
+    except Stopped as error:
+        code, text = error.code, f"stopped by {error.why}"
+    except (TrainingFailed, CheckpointError) as error:
+        code, text = 1, f"error: {error}"
+    if first:
+        print(text, file=sys.stderr, flush=True)
+    return code
+
+
+def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
+    """Train by `args` (`module`: the user's own model in place of a mixer). Returns results.Result; see `train`."""
+    import torch
+
+    from .tasks import get_task
+
+    task = get_task(args.task, **args.task_kwargs)
+    for split in args.eval_splits or ():
+        task.check_split(split)
+    accelerator = make_accelerator(args)
+    device = accelerator.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            return _Run(args, task, accelerator, module, stop or StopFlag()).go()
+        finally:
+            if args.tracker != "none":
+                accelerator.end_training()
+            if stop is not None and accelerator.num_processes > 1:  # a notebook keeps its process group
+                with contextlib.suppress(Exception):
+                    torch.distributed.destroy_process_group()
+
+
+def make_accelerator(args):
+    """An Accelerator with the asked precision, plain data parallel only; checks the number of processes and divides the threads."""
+    import importlib.util
+
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    if args.tracker != "none" and importlib.util.find_spec(args.tracker) is None:
+        raise InputError(f"--tracker {args.tracker} needs the package {args.tracker}, which is not installed")
+    kept = AcceleratorState._shared_state.get("_mixed_precision")
+    if kept is not None and args.mixed_precision not in (None, kept):
+        AcceleratorState._reset_state()  # an earlier run in this process had another precision
+    accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=None if args.tracker == "none" else args.tracker)
+    if accelerator.mixed_precision not in ("no", "bf16"):
+        raise InputError(f"mixed_precision {accelerator.mixed_precision} of the accelerate configuration is not supported; bf16 and no are")
+    kind = accelerator.distributed_type.value
+    if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
+        raise InputError(f"the accelerate configuration asks for {kind}; these models train by plain data parallelism (MULTI_GPU, MULTI_CPU or one process)")
+    check_processes(accelerator.num_processes, args.num_processes)
+    divide_threads(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return accelerator
+
+
+def on_main(accelerator, function):
+    """Call `function` on the main process only; its value, or its InputError or CheckpointError, reaches every process."""
+    out = [None, None]
+    if accelerator.is_main_process:
+        try:
+            out[0] = function()
+        except (InputError, CheckpointError) as error:
+            out[1] = error
+        except OSError as error:
+            out[1] = CheckpointError(f"could not write the run folder: {error}")
+    if accelerator.num_processes > 1:
+        from accelerate.utils import broadcast_object_list
+
+        broadcast_object_list(out)
+    if out[1] is not None:
+        raise out[1]
+    return out[0]
+
+
+class _Run:
+    """One run from start, or from a checkpoint, to its record."""
+
+    def __init__(self, args, task, accelerator, module, stop):
+        import torch
+
+        from . import models
+        from .optimization import Plan, make_optimizer
+
+        self.task, self.accelerator, self.stop, self.device = task, accelerator, stop, accelerator.device
+        self.plan = Plan.of(args, task.splits["train"], accelerator.num_processes)
+        torch.manual_seed(args.model_seed)  # the same on every process: the same first weights
+        if module is None:
+            config = models.SelectivBenchConfig.for_task(
+                task, mixer=args.mixer, hidden_size=args.hidden_size, num_hidden_layers=args.num_hidden_layers, num_heads=args.num_heads,
+                block=args.block, dropout=args.dropout, mixer_kwargs=args.mixer_kwargs,
+            )  # fmt: skip
+            model = models.SelectivBenchForStateClassification(config)
+        else:
+            model = models.wrap_module(module, task)
+        self.model = model.to(self.device)
+        self.folder = RunFolder.open(args, task, accelerator, on_main)
+        self.args = args.replace(output_dir=str(self.folder.path), task=self.folder.task_name(args))
+        if accelerator.num_processes > 1:
+            for tensor in (*model.parameters(), *model.buffers()):
+                torch.distributed.broadcast(tensor.data, 0)
+        self.optimizer, self.groups = make_optimizer(self.model, args)
+        self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
+        self.state = State()
+        self.prefetch = None
+
+    @property
+    def main(self):
+        return self.accelerator.is_main_process
+
+    def say(self, text):
+        if self.main:
+            from tqdm.auto import tqdm
+
+            tqdm.write(text, file=sys.stderr)
+
+    # ------------------------------------------------------------ course
+
+    def go(self):
+        from . import runs
+
+        try:
+            if (done := runs.resume(self)) is not None:
+                return done
+            self.announce()
+            self.train_all()
+            return self.finish()
+        except Stopped as error:
+            self.record("interrupted", f"stopped by {error.why}")
+            raise
+        except (TrainingFailed, CheckpointError) as error:
+            with contextlib.suppress(OSError):  # a full disk may refuse the record too
+                self.record("failed", str(error))
+            raise
+        except KeyboardInterrupt:
+            self.record("interrupted", "keyboard interrupt")
+            raise
+        finally:
+            if self.prefetch is not None:
+                self.prefetch.close()
+            self.folder.close()
+
+    def announce(self):
+        """Print the effective configuration and save it; start the tracker."""
+        import torch
+
+        from .arguments import SAVED, to_yaml
+        from .checkpointing import write_text
+
+        a, p = self.accelerator, self.plan
+        if self.state.step == 0 and not self.state.resumes:
+            on_main(a, lambda: write_text(self.folder.path / SAVED, to_yaml(self.args)))
+        shown = {k: v for k, v in self.args.as_dict().items() if v is not None and v != {}}
+        self.say("configuration: " + ", ".join(f"{k}={v}" for k, v in shown.items()))
+        self.say(
+            f"{self.task.describe()}\n{sum(q.numel() for q in self.parameters):,} parameters; kernels: {self.backend()}; {self.device}, "
+            f"{a.num_processes} process{'es' if a.num_processes > 1 else ''}, {torch.get_num_threads()} thread(s) each; "
+            f"precision: {self.precision()}; {p.total_steps} steps of {p.global_batch} sequences "
+            f"({p.accumulation} x {p.micro_batch} per process), warm-up {p.warmup_steps}; run folder: {self.folder.path}"
+        )
+        if self.args.tracker != "none":
+            a.project_configuration.set_directories(str(self.folder.path))
+            a.init_trackers("selectivbench", config={k: v if isinstance(v, (int, float)) else str(v) for k, v in shown.items()})
+
+    def backend(self):
+        from . import kernels
+
+        return kernels.backend(self.device, self.args.mixer) if self.own_model else None
+
+    @property
+    def own_model(self) -> bool:
+        return hasattr(self.model, "save_pretrained")
+
+    def precision(self):
+        return "bf16 autocast, fp32 weights" if self.accelerator.mixed_precision == "bf16" else "fp32"
+
+    def train_all(self):
+        """All steps from state.step on, with validation, best model, checkpoints and log."""
+        from tqdm.auto import tqdm
+
+        from .optimization import Prefetch
+
+        args, plan, state = self.args, self.plan, self.state
+        if state.step >= plan.total_steps:
+            return
+        self.prefetch = Prefetch(self.task, plan, state.step, self.accelerator.process_index, pin=self.device.type == "cuda")
+        self.model.train()
+        logged = (state.step, state.seconds)
+        bar = tqdm(total=plan.total_steps, initial=state.step, disable=not self.main, desc="train", unit="step", mininterval=0.5)
+        with bar:
+            while state.step < plan.total_steps:
+                started = time.perf_counter()
+                stopping = self.step()
+                state.seconds += time.perf_counter() - started
+                state.step += 1
+                bar.set_postfix(loss=f"{state.loss:.3f}", acc=f"{state.token_accuracy:.3f}", refresh=False)
+                bar.update()
+                last = state.step == plan.total_steps
+                if state.step % args.logging_steps == 0 or last:
+                    self.log(state.step, loss=state.loss, token_accuracy=state.token_accuracy, learning_rate=state.learning_rate,
+                             steps_per_second=(state.step - logged[0]) / max(state.seconds - logged[1], 1e-9))  # fmt: skip
+                    logged = (state.step, state.seconds)
+                if (state.step % args.eval_steps == 0 or last) and not stopping:
+                    self.validate()
+                if state.step % args.save_steps == 0 or last or stopping:
+                    self.save()
+                if stopping and not last:
+                    self.say(f"saved step {state.step} of {plan.total_steps}; go on with --output_dir {self.folder.path} --resume")
+                    raise Stopped(stopping, self.stop.why or "a signal to another process")
+        self.prefetch.close()
+        self.prefetch = None
+
+    def step(self) -> int:
+        """One optimiser step on the next global batch. Returns the exit code that some process was asked to stop with, or 0."""
+        import torch
+        from torch.nn.functional import cross_entropy
+
+        from .optimization import learning_rate
+
+        args, state, device = self.args, self.state, self.device
+        loss_sum = torch.zeros((), dtype=torch.float64, device="cpu" if device.type == "mps" else device)
+        right, tokens = torch.zeros_like(loss_sum), torch.zeros_like(loss_sum)
+        for _ in range(self.plan.accumulation):
+            batch = next(self.prefetch)
+            if batch is None:  # the last batch of an epoch may have fewer rows than there are pieces
+                continue
+            features, labels = (batch[k].to(device, non_blocking=True) for k in ("input_features", "labels"))
+            with self.accelerator.autocast():
+                logits = self.model(input_features=features).logits
+            loss = cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+            loss.backward()
+            with torch.no_grad():
+                real = labels != -100
+                loss_sum += loss.detach()
+                right += ((logits.argmax(-1) == labels) & real).sum()
+                tokens += real.sum()
+        totals = torch.stack([loss_sum, right, tokens, torch.zeros_like(tokens) + self.stop.code])
+        self.sum_over_processes(totals)
+        loss_sum, right, tokens, stopping = totals.tolist()
+        grads = [p.grad for p in self.parameters if p.grad is not None]
+        torch._foreach_div_(grads, tokens)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, args.max_grad_norm or float("inf"))
+        state.loss, state.token_accuracy = loss_sum / tokens, right / tokens
+        for name, value in (("loss", state.loss), ("gradient's norm", float(norm))):
+            if value - value != 0:  # NaN or infinite; the same on every process
+                raise TrainingFailed(f"the {name} became {value} at step {state.step + 1} of {self.plan.total_steps}")
+        state.learning_rate = learning_rate(args, self.plan, state.step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = state.learning_rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return 0 if not stopping else self.stop.code or 143
+
+    def sum_over_processes(self, totals):
+        """Sum `totals` and all gradients in place over processes, in one buffer, after the last backward pass.
+
+        No DistributedDataParallel: it averages over processes where a sum is needed, and its hooks wait for ever on a process whose
+        piece has no rows.
+        """
+        if self.accelerator.num_processes == 1:
+            return
+        import torch
+        from torch.distributed import all_reduce
+
+        flags = torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.float32, device=self.device)
+        buffer = torch.cat([*((torch.zeros_like(p) if p.grad is None else p.grad).float().flatten() for p in self.parameters), flags])
+        all_reduce(totals)
+        all_reduce(buffer)
+        present, at = buffer[-len(self.parameters) :].tolist(), 0
+        for p, some in zip(self.parameters, present, strict=True):
+            if some:
+                p.grad = buffer[at : at + p.numel()].view_as(p).to(p.dtype)
+            at += p.numel()
+
+    def validate(self):
+        """Score validation; keep the model in best/ when its item accuracy is the highest so far (ties: lower loss, then earlier)."""
+        if not self.task.splits["validation"]:
+            return
+        scores = self.evaluate(["validation"])["validation"]
+        state = self.state
+        if scores["loss"] - scores["loss"] != 0:
+            raise TrainingFailed(f"the validation loss became {scores['loss']} after step {state.step} of {self.plan.total_steps}")
+        entry = {"step": state.step, **{k: scores[k] for k in ("accuracy", "accuracy_first", "accuracy_last", "loss", "correct", "total")}}
+        state.history.append(entry)
+        self.log(state.step, **{f"validation_{k}": v for k, v in entry.items() if k != "step"})
+        better = state.best is None or (entry["accuracy"], -entry["loss"]) > (state.best["accuracy"], -state.best["loss"])
+        if better:
+            state.best = {"step": state.step, **scores}
+            on_main(self.accelerator, lambda: self.folder.save_model("best", self.model, state.step, entry))
+        self.say(f"step {state.step}: validation accuracy {entry['accuracy']:.4f} (first step {entry['accuracy_first']:.4f}, last step "
+                 f"{entry['accuracy_last']:.4f}), loss {entry['loss']:.4f}{', best so far' if better else ''}")  # fmt: skip
+
+    def evaluate(self, splits, notice=False, pace=None):
+        from .evaluation import evaluate
+
+        args = self.args
+        scores = evaluate(self.model, self.task, splits, max_sequences=args.max_eval_sequences, batch_size=args.per_device_eval_batch_size,
+                          accelerator=self.accelerator, stop=self.stop, say=self.say if notice else None, pace=pace)  # fmt: skip
+        self.state.eval_seconds += sum(s["seconds"] for s in scores.values())
+        self.model.train()
+        return scores
+
+    def log(self, step, **values):
+        if self.main:
+            self.folder.log({"step": step, **values})
+        if self.args.tracker != "none":
+            self.accelerator.log({k: v for k, v in values.items() if v is not None}, step=step)
+
+    def save(self):
+        """Checkpoint: weights, optimiser, every process's random states, course; the same outcome on every process."""
+        from accelerate.utils import gather_object
+
+        from .runs import random_state
+
+        states = gather_object([random_state(self.device)]) if self.accelerator.num_processes > 1 else [random_state(self.device)]
+        on_main(self.accelerator, lambda: self.folder.save_checkpoint(self, states))
+
+    # ------------------------------------------------------------ end
+
+    def finish(self):
+        """Keep the last model, take the best on validation, score the test splits once, and write the record."""
+        from .results import Result, table
+        from .runs import load_weights
+
+        args, state = self.args, self.state
+        on_main(self.accelerator, lambda: self.folder.save_model("last", self.model, state.step, None))
+        which = "best" if state.best is not None else "last"
+        if which == "best" and state.best["step"] != state.step:
+            load_weights(self.model, self.folder.path / "best")
+        scores = {"validation": {k: v for k, v in state.best.items() if k != "step"}} if which == "best" else {}
+        splits = self.task.test_splits if args.eval_splits is None else args.eval_splits
+        pace = scores["validation"]["steps"] / scores["validation"]["seconds"] / self.plan.processes if scores else None
+        scores |= self.evaluate([s for s in splits if s not in scores], notice=True, pace=pace)
+        record = self.record("finished", None, scores, which)
+        self.say(table(scores))
+        self.say(f"finished {state.step} steps; scored the {which} model; record: {self.folder.path / 'results.jsonl'}")
+        return Result(record, self.folder.path, self.model)
+
+    def record(self, status, reason, scores=None, which=None):
+        """Write the run's line in results.jsonl (on the main process); returns it everywhere."""
+        record = build_record(self, status, reason, scores or {}, which)
+        if self.main:
+            from .results import write
+
+            record = write(self.folder.path, record)
+        return record
+
+
+if __name__ == "__main__":
+    sys.exit(main())
