@@ -1,0 +1,48 @@
+"""CPU forms of fla's recurrences, and the switch that puts them under fla's layers.
+
+    import selectivbench_hf as sb
+    sb.kernels.enable()          # any fla layer whose kernels are covered now runs and trains on CPU tensors
+    sb.kernels.disable()         # and fla is as it was
+
+Our models call `enable()` themselves when they are built, loaded, or arrive in another process. CUDA tensors always take fla's own
+kernels. Covered: what GatedLinearAttention, GatedDeltaNet and Mamba2 need (see dispatch.py for the list).
+"""
+
+
+def enable() -> None:
+    """Let fla's layers run on CPU tensors; does nothing the second time.
+
+    Raises RuntimeError, naming the difference, if the installed fla-core is not a tested version, if one of its functions is not
+    where or what it was, or if FLA_DISABLE_BACKEND_DISPATCH is set; ImportError if fla or triton is missing.
+    """
+    from . import dispatch
+
+    dispatch.enable()
+
+
+def disable() -> None:
+    """Take the kernels back; does nothing if they are not enabled."""
+    import sys
+
+    if f"{__name__}.dispatch" in sys.modules:
+        from . import dispatch
+
+        dispatch.disable()
+
+
+def enabled() -> bool:
+    """Whether the kernels are in place in this process."""
+    import sys
+
+    return f"{__name__}.dispatch" in sys.modules and sys.modules[f"{__name__}.dispatch"].enabled()
+
+
+def backend(device, mixer: str) -> str:
+    """What computes the mixer's mixing on that device, for the record: "cpu-chunked" (this package), "fla-triton", "torch-sdpa", or
+    "module" for one from outside. device: a torch.device or its name."""
+    from ..models.mixers import get_mixer
+
+    family = get_mixer(mixer).family
+    if family != "lrm":
+        return {"attention": "torch-sdpa"}.get(family, family)
+    return "cpu-chunked" if str(device).split(":")[0] == "cpu" else "fla-triton"

@@ -1,0 +1,81 @@
+"""Between fla's layout (B, T, H, D) and chunks of C steps, (N, B, H, C, D): chunk number first, so that a scan over chunks works on
+contiguous memory and everything else is one batched matrix product.
+
+Axes: B batch, T time, H heads, D channels, N chunks, C steps of a chunk.
+"""
+
+import torch
+
+
+def chunk_length(steps: int, preferred: int) -> int:
+    """A power of two, at most `preferred` and no longer than needed for `steps`."""
+    return min(preferred, 1 << max(0, steps - 1).bit_length())
+
+
+def to_chunks(x: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:
+    """(B, T, H, ...) -> (N, B, H, C, ...) of type dtype, contiguous, zeros after the last step."""
+    batch, steps, heads = x.shape[:3]
+    full, rest = divmod(steps, length)
+    out = x.new_empty(full + bool(rest), batch, heads, length, *x.shape[3:], dtype=dtype)
+    if full:
+        out[:full].copy_(x[:, : full * length].unflatten(1, (full, length)).movedim((1, 3), (0, 2)))
+    if rest:
+        out[full, :, :, :rest].copy_(x[:, full * length :].transpose(1, 2))
+        out[full, :, :, rest:].zero_()
+    return out
+
+
+def from_chunks(x: torch.Tensor, steps: int, dtype: torch.dtype) -> torch.Tensor:
+    """(N, B, H, C, ...) -> (B, T, H, ...) of type dtype, contiguous."""
+    _, batch, heads, length = x.shape[:4]
+    full, rest = divmod(steps, length)
+    out = x.new_empty(batch, steps, heads, *x.shape[4:], dtype=dtype)
+    if full:
+        out[:, : full * length].unflatten(1, (full, length)).movedim((1, 3), (0, 2)).copy_(x[:full])
+    if rest:
+        out[:, full * length :].transpose(1, 2).copy_(x[full, :, :, :rest])
+    return out
+
+
+def compute_dtype(*tensors: torch.Tensor | None) -> torch.dtype:
+    """float64 if any is, else float32: states, gates and products are never held in half precision."""
+    return torch.float64 if any(t is not None and t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def suffix_sums(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Sum from each entry to the end along dim."""
+    return x.flip(dim).cumsum(dim).flip(dim)
+
+
+class BlockView:
+    """The s-by-s blocks below the diagonal, and on it, of square matrices (M, C, C) cut into blocks of s: for recursive halving."""
+
+    def __init__(self, matrices: torch.Tensor, size: int):
+        count, length = matrices.shape[0], matrices.shape[-1]
+        pairs = length // (2 * size)
+        on_diagonal = matrices.view(count, pairs, 2 * size, pairs, 2 * size).diagonal(dim1=1, dim2=3)
+        self.size, self.shape = size, (count * pairs, size, size)
+        self.quads = on_diagonal.permute(0, 3, 1, 2)  # (M, pairs, 2s, 2s), a view
+
+    def _get(self, rows, columns):
+        return self.quads[:, :, rows, columns].reshape(self.shape)
+
+    @property
+    def first(self):
+        """The upper block of each pair on the diagonal, (M * pairs, s, s), a copy."""
+        return self._get(slice(None, self.size), slice(None, self.size))
+
+    @property
+    def second(self):
+        """The lower block of each pair on the diagonal."""
+        return self._get(slice(self.size, None), slice(self.size, None))
+
+    @property
+    def below(self):
+        """The block below the first one."""
+        return self._get(slice(self.size, None), slice(None, self.size))
+
+    def set_below(self, values: torch.Tensor) -> None:
+        """Write (M * pairs, s, s) below the diagonal."""
+        target = self.quads[:, :, self.size :, : self.size]
+        target.copy_(values.view(target.shape))

@@ -1,0 +1,72 @@
+"""Mamba-2 with its scan as simple gated linear attention: q = C, k = B, v = dt x, g = dt A, plus the skip D x (the SSD identity).
+
+One form on every device: our chunked kernel on CPU tensors, fla's Triton kernel on CUDA tensors.
+Axes: B batch, T time, H heads, P channels of a head, N state channels.
+"""
+
+import torch
+from torch.nn import functional as F
+
+from .simple_gla import simple_gla
+
+
+def ssd_forward(layer, hidden_states, last_state=None, use_cache=False, attention_mask=None):
+    """The pass of a fla Mamba2 `layer` over (B, T, D). Returns output (B, T, D), the last inputs of the convolution (B, channels, W)
+    and the last state (B, H, P, N); the two are None unless use_cache or last_state (a dict of the two) is given."""
+    keep = use_cache or last_state is not None
+    batch, steps, _ = hidden_states.shape
+    groups, state_channels, inner = layer.n_groups, layer.ssm_state_size, layer.intermediate_size
+    gate, conv_in, dt = layer.in_proj(hidden_states).split([inner, layer.conv_dim, layer.num_heads], -1)
+    mask = None
+    if attention_mask is not None and attention_mask.shape == hidden_states.shape[:2]:
+        mask = attention_mask[:, :, None].to(conv_in.dtype)
+        conv_in = conv_in * mask
+    conv_state = None if last_state is None else last_state["conv_state"]
+    conv_out, conv_state = _convolution(layer, conv_in, conv_state, keep)
+    if mask is not None:
+        conv_out = conv_out * mask
+
+    with torch.autocast(hidden_states.device.type, enabled=False):
+        dtype = torch.float64 if hidden_states.dtype == torch.float64 else torch.float32
+        x, key, query = conv_out.split([inner, groups * state_channels, groups * state_channels], -1)
+        x = x.reshape(batch, steps, layer.num_heads, layer.head_dim).to(dtype)
+        key, query = (part.reshape(batch, steps, groups, state_channels) for part in (key, query))
+        dt = F.softplus(dt.to(dtype) + layer.dt_bias.to(dtype))
+        if tuple(layer.dt_limit) != (0.0, float("inf")):
+            dt = dt.clamp(*layer.dt_limit)
+        decay = dt * -layer.A_log.to(dtype).exp()
+        state = None if last_state is None else last_state["recurrent_state"].transpose(-1, -2).to(dtype)
+        y, state = _scan(query, key, x * dt.unsqueeze(-1), decay, state)
+        y = torch.addcmul(y, x, layer._get_D(expand_to_head_dim=True).to(dtype)).flatten(2)
+        if layer.rmsnorm:
+            y = layer.norm(y, gate.to(dtype))
+        else:
+            y = y * layer.act(gate.to(dtype))
+    output = layer.out_proj(y.to(conv_out.dtype))
+    return output, conv_state, state.transpose(-1, -2).contiguous() if keep else None
+
+
+def _scan(query, key, value, decay, state):
+    """query, key (B, T, G, N), value (B, T, H, P): each group serves H / G heads in a row, as in mamba_ssm and in fla's decoding (its
+    torch prefill tiles the groups instead, which is the same for one group)."""
+    if value.device.type == "cpu":
+        return simple_gla(query, key, value, decay, 1.0, state)
+    from fla.ops.simple_gla import chunk_simple_gla
+
+    repeat = value.shape[2] // query.shape[2]
+    query, key = (x.to(value.dtype).repeat_interleave(repeat, dim=2) for x in (query, key))
+    return chunk_simple_gla(query, key, value, g=decay, scale=1.0, initial_state=state, output_final_state=True)
+
+
+def _convolution(layer, x, state, keep):
+    """The short convolution of (B, T, channels) with its activation, and the last W inputs."""
+    weight, bias = layer.conv1d.weight.squeeze(1), layer.conv1d.bias
+    activation = "silu" if layer.activation in ("silu", "swish") else None
+    from fla.modules.convolution import causal_conv1d
+
+    out, new_state = causal_conv1d(
+        x, weight=weight, bias=bias, initial_state=state, output_final_state=keep, activation=activation, backend="triton"
+    )
+    return (out if activation else layer.act(out)), new_state
+
+
