@@ -91,9 +91,6 @@ class SelectivBench(datasets.ArrowBasedBuilder):
         version = str(keywords.pop("version", DATA_VERSION) or DATA_VERSION)
         if version != DATA_VERSION:
             raise InputError(f"this package generates selectivbench {DATA_VERSION}, not {version}")
-        for given in ("data_files", "data_dir"):
-            if keywords.pop(given, None) is not None:
-                raise InputError(f"selectivbench is generated, not read, so {given} has no meaning for it")
         for keyword in keywords:
             if keyword not in TASK_FIELDS:
                 raise unknown("keyword", keyword, TASK_FIELDS, "load_dataset('selectivbench', ...)")

@@ -36,6 +36,9 @@ def _wrap():
     def factory(path, revision=None, *args, **keywords):
         if str(path) != NAME:
             return inner(path, revision, *args, **keywords)
+        for given in ("data_files", "data_dir"):
+            if keywords.get(given) is not None:
+                raise ValueError(f"selectivbench is generated, not read, so {given} has no meaning for it; a built folder is loaded by its path")
         return _module(inner, revision)
 
     factory._selectivbench = True
