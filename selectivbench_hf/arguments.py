@@ -25,15 +25,34 @@ _CHOICES = {
     "tracker": ("none", "trackio", "tensorboard", "wandb"),
 }
 _AT_LEAST = {
-    "hidden_size": 1, "num_hidden_layers": 1, "num_heads": 1, "max_steps": 1, "per_device_train_batch_size": 1, "per_device_eval_batch_size": 1,
-    "gradient_accumulation_steps": 1, "warmup_steps": 0, "eval_steps": 1, "save_steps": 1, "logging_steps": 1, "save_total_limit": 1,
-    "max_eval_sequences": 1, "num_processes": 1, "model_seed": 0, "data_seed": 0, "dropout": 0, "learning_rate": 0, "weight_decay": 0,
-    "max_grad_norm": 0, "adam_beta1": 0, "adam_beta2": 0, "adam_epsilon": 0,
-}  # fmt: skip
+    "hidden_size": 1,
+    "num_hidden_layers": 1,
+    "num_heads": 1,
+    "max_steps": 1,
+    "per_device_train_batch_size": 1,
+    "per_device_eval_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "warmup_steps": 0,
+    "eval_steps": 1,
+    "save_steps": 1,
+    "logging_steps": 1,
+    "save_total_limit": 1,
+    "max_eval_sequences": 1,
+    "num_processes": 1,
+    "model_seed": 0,
+    "data_seed": 0,
+    "dropout": 0,
+    "learning_rate": 0,
+    "weight_decay": 0,
+    "max_grad_norm": 0,
+    "adam_beta1": 0,
+    "adam_beta2": 0,
+    "adam_epsilon": 0,
+}
 GLOBAL_BATCH = 64  # sequences per optimiser step where per_device_train_batch_size is not given (the paper's)
 
 
-def _f(default, help):  # noqa: A002
+def _f(default, help):
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: type(default)(default), metadata={"help": help})
     return field(default=default, metadata={"help": help})
@@ -44,25 +63,30 @@ class TrainingArguments:
     """Everything that decides a run. Defaults are the paper's: 200,000 sequences once, batch 64, AdamW without decay, 8 layers."""
 
     task: str = _f("te3_noisy_gaps", "task name, or the path of a task JSON")
-    task_kwargs: dict = _f({}, "builder keywords of the task as one mapping; each also is a flag of its own, e.g. --grammar_seed 2")
+    task_kwargs: dict = _f(
+        {}, "builder keywords of the task as one mapping; each also is a flag of its own, e.g. --grammar_seed 2"
+    )
     mixer: str = _f("gla", "sequence mixer (see `selectivbench models`)")
     hidden_size: int = _f(256, "width of the model")
     num_hidden_layers: int = _f(8, "number of blocks")
     num_heads: int | None = _f(None, "heads; default: the mixer's own choice for this width")
     block: str = _f("matched", "block around the mixer: matched (pre-norm + SwiGLU) or paper")
     dropout: float = _f(0.2, "dropout on the residual branches")
-    mixer_kwargs: dict = _f({}, 'further arguments of the mixer, as JSON: \'{"expand_k": 1.0}\'')
+    mixer_kwargs: dict = _f({}, "further arguments of the mixer, as JSON: '{\"expand_k\": 1.0}'")
     output_dir: str | None = _f(None, "run folder; default runs/TASK-MIXER, with a number when that exists")
     resume: bool = _f(False, "go on from the newest complete checkpoint in --output_dir")
     max_steps: int | None = _f(None, "optimiser steps; default: num_train_epochs over the training split")
     num_train_epochs: float = _f(1.0, "passes over the training split, where max_steps is not given")
     per_device_train_batch_size: int | None = _f(
-        None, f"sequences per process and micro-batch; default: a global batch of {GLOBAL_BATCH}, divided over processes and accumulation"
+        None,
+        f"sequences per process and micro-batch; default: a global batch of {GLOBAL_BATCH}, divided over processes and accumulation",
     )
     per_device_eval_batch_size: int = _f(64, "sequences per evaluation batch (fewer where sequences are long)")
     gradient_accumulation_steps: int = _f(1, "micro-batches per optimiser step")
     learning_rate: float = _f(1e-3, "peak learning rate")
-    weight_decay: float = _f(0.0, "AdamW's decay, on matrices only: not on norms, biases, embeddings, or what a layer marks")
+    weight_decay: float = _f(
+        0.0, "AdamW's decay, on matrices only: not on norms, biases, embeddings, or what a layer marks"
+    )
     adam_beta1: float = _f(0.9, "AdamW")
     adam_beta2: float = _f(0.999, "AdamW")
     adam_epsilon: float = _f(1e-8, "AdamW")
@@ -147,7 +171,9 @@ def plain_value(text: str, where: str):
     if _INT.fullmatch(text):
         return int(text)
     if _GUESSED.fullmatch(text):
-        raise InputError(f"{where}: {str(text)!r} is read differently by different YAML readers; quote it if text is meant, or write true/false or a plain number")
+        raise InputError(
+            f"{where}: {str(text)!r} is read differently by different YAML readers; quote it if text is meant, or write true/false or a plain number"
+        )
     if _FLOAT.fullmatch(text):
         return float(text)
     return str(text)
@@ -165,7 +191,9 @@ def convert(name: str, kind: tuple, value):
     """`value` (text from a flag or a file, or a Python value) as the field's type; InputError with one sentence otherwise."""
     wanted, optional = kind
     text = value.strip() if isinstance(value, str) else None
-    if value is None or (optional and text is not None and text.lower() in _NULL and (name, text) != ("eval_splits", "none")):
+    if value is None or (
+        optional and text is not None and text.lower() in _NULL and (name, text) != ("eval_splits", "none")
+    ):
         if optional:
             return None
         raise InputError(f"{name} needs a value")
@@ -193,7 +221,9 @@ def convert(name: str, kind: tuple, value):
             try:
                 value = json.loads(text, parse_constant=_no_constant)
             except ValueError as error:
-                raise InputError(f"{name} must be a JSON object such as '{{\"expand_k\": 1.0}}', not {text!r} ({error})") from None
+                raise InputError(
+                    f"{name} must be a JSON object such as '{{\"expand_k\": 1.0}}', not {text!r} ({error})"
+                ) from None
         if not isinstance(value, dict):
             raise InputError(f"{name} must be a mapping, not {value!r}")
         value = _nested(value, name)
@@ -239,7 +269,9 @@ def load_yaml(path) -> dict:
     try:
         node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the configuration file {str(path)!r}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(
+            f"cannot read the configuration file {str(path)!r}: {getattr(error, 'strerror', None) or error}"
+        ) from None
     except yaml.YAMLError as error:
         raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if node is None:
@@ -284,7 +316,12 @@ def merge(*sources: tuple[str, dict]) -> dict:
                 task_kwargs[name] = task_value(name, value)
             else:
                 flag = "--" if where == "flags" else ""
-                raise unknown("flag" if flag else "argument", flag + name, [flag + n for n in (*fields, *keywords)], "" if flag else where)
+                raise unknown(
+                    "flag" if flag else "argument",
+                    flag + name,
+                    [flag + n for n in (*fields, *keywords)],
+                    "" if flag else where,
+                )
     bad = [n for n in task_kwargs if n not in (keywords := keywords or task_keywords())]
     if bad:
         raise unknown("builder keyword", bad[0], keywords, "task_kwargs")
@@ -335,7 +372,9 @@ def from_argv(argv=None, prog=None, description=None) -> TrainingArguments:
         if name in task_keywords():
             parts = value if isinstance(value, list) else [value]
             parts = [Plain(p) if p[:1] not in "[{" else p for p in parts]
-            flags[name] = parts if len(parts) > 1 or (isinstance(value, list) and isinstance(parts[0], Plain)) else parts[0]
+            flags[name] = (
+                parts if len(parts) > 1 or (isinstance(value, list) and isinstance(parts[0], Plain)) else parts[0]
+            )
         elif name == "eval_splits":
             flags[name] = " ".join(value)
     sources = [("flags", flags)]
@@ -346,7 +385,9 @@ def from_argv(argv=None, prog=None, description=None) -> TrainingArguments:
         saved = Path(values["output_dir"]) / SAVED
         if saved.is_file():
             base = load_yaml(saved)
-            if "task" in values or str(base.get("task", "")).endswith(".json"):  # keywords belong to their task; task.json holds both
+            if "task" in values or str(base.get("task", "")).endswith(
+                ".json"
+            ):  # keywords belong to their task; task.json holds both
                 base.pop("task_kwargs", None)
                 base["task"] = str(saved.with_name("task.json"))
             values = merge((str(saved), base), ("flags", values))
@@ -358,5 +399,9 @@ SAVED = "training_args.yaml"  # in the run folder: feed it to --config to repeat
 
 def to_yaml(arguments: TrainingArguments) -> str:
     """The arguments as YAML that `load_yaml` reads back equal. Text is always quoted, so that any reader agrees."""
-    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in arguments.as_dict().items() if name != "resume"]
+    lines = [
+        f"{name}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in arguments.as_dict().items()
+        if name != "resume"
+    ]
     return "\n".join(lines) + "\n"

@@ -70,7 +70,9 @@ class new_folder:
                         file.chmod(0o666 & ~mask)  # safetensors writes files that only their owner can read
                     _flush(file)
                 old = None
-                if self.path.exists():  # two renames: in the instant between, a reader finds nothing rather than a mixture
+                if (
+                    self.path.exists()
+                ):  # two renames: in the instant between, a reader finds nothing rather than a mixture
                     old = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex[:8]}.old")
                     os.rename(self.path, old)
                 os.rename(self.part, self.path)
@@ -122,7 +124,9 @@ def save(folder, step: int, tensors: dict, optimizer: dict, rng: list, state: di
 
     folder, path = Path(folder), Path(folder) / f"{PREFIX}{step:08d}"
     blob = to_bytes(tensors)
-    needed = len(blob) + sum(t.numel() * t.element_size() for s in optimizer["state"].values() for t in s.values() if torch.is_tensor(t))
+    needed = len(blob) + sum(
+        t.numel() * t.element_size() for s in optimizer["state"].values() for t in s.values() if torch.is_tensor(t)
+    )
     try:
         with new_folder(path) as part:
             (part / "model.safetensors").write_bytes(blob)
@@ -137,7 +141,8 @@ def save(folder, step: int, tensors: dict, optimizer: dict, rng: list, state: di
     except OSError as error:
         last = next(iter(listed(folder)), None)
         raise CheckpointError(
-            out_of_room(error, folder, f"checkpoint {path.name}", needed) + f"; the last good checkpoint is {last.name if last else 'none'}"
+            out_of_room(error, folder, f"checkpoint {path.name}", needed)
+            + f"; the last good checkpoint is {last.name if last else 'none'}"
         ) from None
     for old in listed(folder)[keep:] if keep else []:
         shutil.rmtree(old, ignore_errors=True)
@@ -191,4 +196,9 @@ def load(path) -> tuple[dict, dict, list, dict]:
     path = Path(path)
     optimizer = torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True)
     rng = torch.load(path / "rng.pt", map_location="cpu", weights_only=True)
-    return load_file(path / "model.safetensors"), optimizer, rng, json.loads((path / "state.json").read_text(encoding="utf-8"))
+    return (
+        load_file(path / "model.safetensors"),
+        optimizer,
+        rng,
+        json.loads((path / "state.json").read_text(encoding="utf-8")),
+    )

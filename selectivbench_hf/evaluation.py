@@ -26,7 +26,9 @@ def batch_rows(longest: int, num_states: int, batch_size: int, chunked: bool) ->
     return max(1, min(batch_size, rows))
 
 
-def evaluate(model, task, splits=None, *, max_sequences=None, batch_size=64, accelerator=None, stop=None, say=None, pace=None) -> dict:
+def evaluate(
+    model, task, splits=None, *, max_sequences=None, batch_size=64, accelerator=None, stop=None, say=None, pace=None
+) -> dict:
     """Score a model on whole splits.
 
     Args:
@@ -51,10 +53,12 @@ def evaluate(model, task, splits=None, *, max_sequences=None, batch_size=64, acc
     work = {}
     for split in splits:
         steps = load_split(task, split).steps()[:max_sequences]
-        chunked = not type(model.classifier).__name__ == "Identity"
+        chunked = type(model.classifier).__name__ != "Identity"
         rows = batch_rows(int(steps.max()) if len(steps) else 1, task.num_states, batch_size, chunked)
         if say and rows < min(batch_size, len(steps)):
-            say(f"{split}: sequences of up to {int(steps.max()):,} steps are scored {rows} at a time instead of {batch_size}")
+            say(
+                f"{split}: sequences of up to {int(steps.max()):,} steps are scored {rows} at a time instead of {batch_size}"
+            )
         work[split] = (steps, rows)
     training = model.training
     model.eval()
@@ -77,8 +81,10 @@ def _evaluate(model, task, work, accelerator, stop, say, pace):
 
     def tell(pace):
         if say and sequences:
-            say(f"scoring {', '.join(work)}: {sequences:,} sequences, {left:,} steps; about {_duration(left / pace / processes)} "
-                f"at {pace:,.0f} steps/s per process (attention slows down on long sequences)")  # fmt: skip
+            say(
+                f"scoring {', '.join(work)}: {sequences:,} sequences, {left:,} steps; about {_duration(left / pace / processes)} "
+                f"at {pace:,.0f} steps/s per process (attention slows down on long sequences)"
+            )
 
     if pace:
         tell(pace)
@@ -125,7 +131,9 @@ def score_batch(model, task, split: str, example_ids):
     batch = make_batch(task, split, example_ids)
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
-    features, labels, item_ids = (torch.from_numpy(batch[k]).to(device) for k in ("input_features", "labels", "item_ids"))
+    features, labels, item_ids = (
+        torch.from_numpy(batch[k]).to(device) for k in ("input_features", "labels", "item_ids")
+    )
     with torch.inference_mode():
         hidden = model.hidden(input_features=features)
         del features
@@ -146,7 +154,10 @@ class _deterministic:
         if self.on:
             import torch
 
-            self.kept = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+            self.kept = (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            )
             torch.use_deterministic_algorithms(True, warn_only=True)
 
     def __exit__(self, *error):
@@ -157,7 +168,13 @@ class _deterministic:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 # ---------------------------------------------------------------- selectivbench evaluate
@@ -172,11 +189,13 @@ def open_saved(where: str):
     if (path / SAVED).is_file():
         records = read(path)
         record = records[-1] if records else None
-        which = (record or {}).get("evaluation", {}).get("checkpoint") or ("best" if (path / "best").is_dir() else "last")
+        which = (record or {}).get("evaluation", {}).get("checkpoint") or (
+            "best" if (path / "best").is_dir() else "last"
+        )
         if not (path / which).is_dir():
             raise InputError(f"{where} holds no saved model yet (no folder {which}/): the run has not got that far")
         return str(path / which), record
-    if path.is_dir():
+    if path.is_dir() and any((path / name).exists() for name in ("config.json", "model.safetensors")):
         beside = path.parent if path.name in ("best", "last") else path
         records = read(beside) if (beside / RECORD).is_file() else []
         record = records[-1] if records else None
@@ -191,32 +210,41 @@ def open_saved(where: str):
 def load_model(where: str):
     """The saved model, in float32, from a folder or the Hub; one sentence when it cannot be."""
     from .models import SelectivBenchForStateClassification
+    from .runs import no_bars
 
     if Path(where).is_dir() and not (Path(where) / "config.json").is_file():
         raise InputError(
             f"{where} has weights but no config.json: it is a module of your own; build it, load the weights, and call selectivbench_hf.evaluation.evaluate"
         )
     try:
-        return SelectivBenchForStateClassification.from_pretrained(where)
+        with no_bars():
+            return SelectivBenchForStateClassification.from_pretrained(where)
     except InputError:
         raise
     except (OSError, ValueError) as error:
         raise InputError(f"cannot load a model from {where!r}: {str(error).splitlines()[0]}") from None
 
 
-def compare(scores: dict, record: dict | None, task, max_sequences, backend: str, device: str) -> tuple[dict, list[str], bool]:
+def compare(
+    scores: dict, record: dict | None, task, max_sequences, backend: str, device: str
+) -> tuple[dict, list[str], bool]:
     """(split -> equal?, lines that tell every difference, whether the outcome is a failure) of new scores against a record."""
     equal, lines, failed = {}, [], False
     if record is None or not record["scores"]:
         return equal, ["no recorded score to compare with"], False
-    same = record["model"]["kernel_backend"] == backend and record["hardware"]["device"].split(",")[0] == device.split(",")[0]
+    same = (
+        record["model"]["kernel_backend"] == backend
+        and record["hardware"]["device"].split(",")[0] == device.split(",")[0]
+    )
     for split, new in scores.items():
         old = record["scores"].get(split)
         if old is None or record["task"]["split_fingerprints"].get(split) != task.split_fingerprint(split):
             lines.append(f"{split}: not in the record (another task or split), nothing to compare")
             continue
         if new["sequences"] != old["sequences"]:
-            lines.append(f"{split}: {new['sequences']} sequences here and {old['sequences']} in the record, not comparable")
+            lines.append(
+                f"{split}: {new['sequences']} sequences here and {old['sequences']} in the record, not comparable"
+            )
             continue
         keys = ("correct", "correct_first", "correct_last", "total")
         differ = [f"{k} {new[k]} here, {old[k]} recorded" for k in keys if new[k] != old[k]]
@@ -227,8 +255,10 @@ def compare(scores: dict, record: dict | None, task, max_sequences, backend: str
     if equal and all(equal.values()):
         lines.append(f"equal to the record to the last count on {len(equal)} split{'s' if len(equal) > 1 else ''}")
     elif equal and not same:
-        lines.append(f"recorded on {record['hardware']['device']} with {record['model']['kernel_backend']}, here {device} with {backend}: "
-                     "another backend, so single items may differ")  # fmt: skip
+        lines.append(
+            f"recorded on {record['hardware']['device']} with {record['model']['kernel_backend']}, here {device} with {backend}: "
+            "another backend, so single items may differ"
+        )
     return equal, lines, failed
 
 
@@ -254,22 +284,35 @@ def _parse(argv):
         def error(self, message):
             raise InputError(message)
 
-    parser = Parser(prog="selectivbench evaluate", allow_abbrev=False, description="Recompute the score of a saved model and compare it with its record.")
-    parser.add_argument("run", metavar="RUN_OR_REPO", help="run folder, folder with a saved model, or OWNER/NAME on the Hub")
+    parser = Parser(
+        prog="selectivbench evaluate",
+        allow_abbrev=False,
+        description="Recompute the score of a saved model and compare it with its record.",
+    )
+    parser.add_argument(
+        "run", metavar="RUN_OR_REPO", help="run folder, folder with a saved model, or OWNER/NAME on the Hub"
+    )
     parser.add_argument("--task", help="task name or task JSON; default: the run's own")
     parser.add_argument("--splits", nargs="+", help="default: those of the record, else the test splits")
-    parser.add_argument("--max_eval_sequences", metavar="N", help="first N sequences of each split; default: as in the record")
+    parser.add_argument(
+        "--max_eval_sequences", metavar="N", help="first N sequences of each split; default: as in the record"
+    )
     parser.add_argument("--per_device_eval_batch_size", metavar="N", help="default: as in the record, else 64")
     parser.add_argument("--json", action="store_true", help="print an array of objects, one a split")
     group = parser.add_argument_group("builder keywords of the task")
     for name in task_keywords():
-        group.add_argument("--" + name, metavar="VALUE", default=argparse.SUPPRESS, nargs="+" if name == "test_gaps" else None)
+        group.add_argument(
+            "--" + name, metavar="VALUE", default=argparse.SUPPRESS, nargs="+" if name == "test_gaps" else None
+        )
     known, rest = parser.parse_known_args(argv)
     if rest:
         flags = [a for action in parser._actions for a in action.option_strings if a.startswith("--")]
         raise unknown("flag", rest[0].split("=")[0], flags)
-    keywords = {n: task_value(n, [Plain(x) for x in v] if isinstance(v, list) else v if v[:1] in "[{" else Plain(v))
-                for n, v in vars(known).items() if n in task_keywords()}  # fmt: skip
+    keywords = {
+        n: task_value(n, [Plain(x) for x in v] if isinstance(v, list) else v if v[:1] in "[{" else Plain(v))
+        for n, v in vars(known).items()
+        if n in task_keywords()
+    }
     return known, keywords
 
 
@@ -280,27 +323,35 @@ def _main(argv):
     from .results import device_name, finite, table
     from .tasks import get_task
 
-    limits = {n: convert(n, (int, True), getattr(known, n)) for n in ("max_eval_sequences", "per_device_eval_batch_size")}
+    limits = {
+        n: convert(n, (int, True), getattr(known, n)) for n in ("max_eval_sequences", "per_device_eval_batch_size")
+    }
     if any(v is not None and v < 1 for v in limits.values()):
         raise InputError("--max_eval_sequences and --per_device_eval_batch_size must be at least 1")
     folder, record = open_saved(known.run)
     if known.task is not None:
         task = get_task(known.task, **keywords)
     else:
-        saved = next((p for p in (Path(known.run) / "task.json", Path(known.run).parent / "task.json") if p.is_file()), None)
+        saved = next(
+            (p for p in (Path(known.run) / "task.json", Path(known.run).parent / "task.json") if p.is_file()), None
+        )
         if saved is None:
             raise InputError("--task is needed: this model has no run folder that says which task it was trained on")
         task = get_task(str(saved), **keywords)
-    model = load_model(folder)
-    if (model.config.num_symbols, model.config.num_states) != (task.num_symbols, task.num_states):
-        raise InputError(f"the model was built for {model.config.num_symbols} symbols and {model.config.num_states} states; {task.name} has "
-                         f"{task.num_symbols} and {task.num_states}")  # fmt: skip
     own = record is not None and record["task"]["fingerprint"] == task.fingerprint
     splits = known.splits or ([*record["scores"]] if own and record["scores"] else task.test_splits)
     for split in splits:
         task.check_split(split)
+    model = load_model(folder)
+    if (model.config.num_symbols, model.config.num_states) != (task.num_symbols, task.num_states):
+        raise InputError(
+            f"the model was built for {model.config.num_symbols} symbols and {model.config.num_states} states; {task.name} has "
+            f"{task.num_symbols} and {task.num_states}"
+        )
     maximum = limits["max_eval_sequences"] or (record["evaluation"]["max_sequences"] if own else None)
-    batch_size = limits["per_device_eval_batch_size"] or (record["arguments"]["per_device_eval_batch_size"] if record else 64)
+    batch_size = limits["per_device_eval_batch_size"] or (
+        record["arguments"]["per_device_eval_batch_size"] if record else 64
+    )
 
     from accelerate import Accelerator
 
@@ -315,13 +366,22 @@ def _main(argv):
             print(line, file=sys.stderr, flush=True)
 
     backend = kernels.backend(accelerator.device, model.config.mixer)
-    say(f"{task.describe()}; model: {folder}; kernels: {backend}; {accelerator.device}, {accelerator.num_processes} process(es)"
-        + (f"; the first {maximum} sequences of each split" if maximum else ""))  # fmt: skip
-    scores = finite(evaluate(model, task, splits, max_sequences=maximum, batch_size=batch_size, accelerator=accelerator, say=say))
+    say(
+        f"{task.describe()}; model: {folder}; kernels: {backend}; {accelerator.device}, {accelerator.num_processes} process(es)"
+        + (f"; the first {maximum} sequences of each split" if maximum else "")
+    )
+    scores = finite(
+        evaluate(model, task, splits, max_sequences=maximum, batch_size=batch_size, accelerator=accelerator, say=say)
+    )
     equal, lines, failed = compare(scores, record, task, maximum, backend, device_name(accelerator.device))
     if main_process:
         if known.json:
-            print(strict_json([{"name": split, **s, "equal_to_record": equal.get(split)} for split, s in scores.items()], indent=1))
+            print(
+                strict_json(
+                    [{"name": split, **s, "equal_to_record": equal.get(split)} for split, s in scores.items()],
+                    indent=1,
+                )
+            )
         else:
             print(table(scores))
         for line in lines:

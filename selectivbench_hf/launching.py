@@ -27,13 +27,26 @@ def launcher() -> list[str]:
     """The command line of the accelerate or torchrun process that started this one; empty when started in any other way."""
     line = _proc(os.getppid(), "cmdline")
     head = " ".join(line[:6])
-    starts = ("accelerate launch", "accelerate.commands", "accelerate-launch", "torchrun", "torch.distributed.run", "torch.distributed.launch")
+    starts = (
+        "accelerate launch",
+        "accelerate.commands",
+        "accelerate-launch",
+        "torchrun",
+        "torch.distributed.run",
+        "torch.distributed.launch",
+    )
     return line if any(word in head for word in starts) else []
 
 
 def _option(line: list[str], *names: str) -> str | None:
     for i, word in enumerate(line):
-        if word.endswith(".py") and i > 1 and not line[i - 1].startswith("-") and "accelerate" not in word and "run" not in Path(word).stem:
+        if (
+            word.endswith(".py")
+            and i > 1
+            and not line[i - 1].startswith("-")
+            and "accelerate" not in word
+            and "run" not in Path(word).stem
+        ):
             break  # what follows belongs to the script
         for name in names:
             if word == name and i + 1 < len(line):
@@ -56,7 +69,9 @@ def asked_processes() -> tuple[int | None, str]:
     try:
         from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 
-        file = _option(line, "--config_file", "--config-file") or (default_config_file if os.path.isfile(default_config_file) else None)
+        file = _option(line, "--config_file", "--config-file") or (
+            default_config_file if os.path.isfile(default_config_file) else None
+        )
         if file:
             return int(load_config_from_file(file).num_processes), f"the accelerate configuration {file}"
     except Exception:  # noqa: BLE001  a foreign or broken file is accelerate's to report
@@ -85,7 +100,10 @@ def divide_threads(local_processes: int) -> int:
     chosen = "OMP_NUM_THREADS" in os.environ
     if line and chosen:
         environment = _proc(os.getppid(), "environ")
-        chosen = any(e.startswith("OMP_NUM_THREADS=") for e in environment) or _option(line, "--num_cpu_threads_per_process") is not None
+        chosen = (
+            any(e.startswith("OMP_NUM_THREADS=") for e in environment)
+            or _option(line, "--num_cpu_threads_per_process") is not None
+        )
     if not chosen and (local_processes > 1 or line):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         torch.set_num_threads(max(1, cores // local_processes))

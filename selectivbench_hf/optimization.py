@@ -49,7 +49,9 @@ class Plan:
     def example_ids(self, step: int):
         """(epoch, (n,) int64 example ids) of the global batch of `step`."""
         epoch, k = divmod(step, self.steps_per_epoch)
-        return epoch, _order(self.sequences, self.data_seed, epoch)[k * self.global_batch : (k + 1) * self.global_batch]
+        return epoch, _order(self.sequences, self.data_seed, epoch)[
+            k * self.global_batch : (k + 1) * self.global_batch
+        ]
 
     def part(self, step: int, micro: int, process: int):
         """(epoch, ids) of one micro-batch on one process: piece micro*P + process of P*A nearly equal pieces; may be empty."""
@@ -79,7 +81,9 @@ def learning_rate(args, plan: Plan, step: int) -> float:
     if args.lr_scheduler_type == "constant":
         return args.learning_rate
     done = min(1.0, (step - plan.warmup_steps) / max(1, plan.total_steps - plan.warmup_steps))
-    return args.learning_rate * (0.5 * (1 + math.cos(math.pi * done)) if args.lr_scheduler_type == "cosine" else 1 - done)
+    return args.learning_rate * (
+        0.5 * (1 + math.cos(math.pi * done)) if args.lr_scheduler_type == "cosine" else 1 - done
+    )
 
 
 def make_optimizer(model, args):
@@ -91,9 +95,18 @@ def make_optimizer(model, args):
     groups = parameter_groups(model, args.weight_decay)
     if not groups:
         raise InputError("the model has no trainable parameters")
-    told = [{"weight_decay": g["weight_decay"], "parameters": sum(p.numel() for p in g["params"]), "names": list(g["names"])} for g in groups]
+    told = [
+        {
+            "weight_decay": g["weight_decay"],
+            "parameters": sum(p.numel() for p in g["params"]),
+            "names": list(g["names"]),
+        }
+        for g in groups
+    ]
     groups = [{"params": g["params"], "weight_decay": g["weight_decay"]} for g in groups]
-    return torch.optim.AdamW(groups, lr=args.learning_rate, betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon), told
+    return torch.optim.AdamW(
+        groups, lr=args.learning_rate, betas=(args.adam_beta1, args.adam_beta2), eps=args.adam_epsilon
+    ), told
 
 
 class Prefetch:

@@ -17,7 +17,18 @@ from .checkpointing import strict_json, write_text
 RECORD = "results.jsonl"
 RECORD_VERSION = 1
 STATUSES = ("finished", "failed", "interrupted")
-_PACKAGES = ("torch", "transformers", "accelerate", "datasets", "flash-linear-attention", "fla-core", "triton", "numpy", "safetensors", "numba")
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "datasets",
+    "flash-linear-attention",
+    "fla-core",
+    "triton",
+    "numpy",
+    "safetensors",
+    "numba",
+)
 
 
 def schema() -> dict:
@@ -59,7 +70,9 @@ def validate(record: dict) -> None:
         return
     error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(record))
     if error is not None:
-        raise ValueError(f"the result record does not follow its schema at {'/'.join(map(str, error.path)) or 'the top'}: {error.message}")
+        raise ValueError(
+            f"the result record does not follow its schema at {'/'.join(map(str, error.path)) or 'the top'}: {error.message}"
+        )
 
 
 def read(path) -> list[dict]:
@@ -133,8 +146,15 @@ class Result:
 
 def table(scores: dict) -> str:
     """Scores as lines a person can read, one split a line."""
-    lines = [f"{'split':<14}{'sequences':>10}{'correct':>10}{'items':>10}{'accuracy':>10}{'first':>9}{'last':>9}{'loss':>9}"]
+    lines = [
+        f"{'split':<14}{'sequences':>10}{'correct':>10}{'items':>10}{'accuracy':>10}{'first':>9}{'last':>9}{'loss':>9}"
+    ]
     for split, s in scores.items():
-        shown = [f"{s[k]:.4f}" if s[k] is not None else "no items" for k in ("accuracy", "accuracy_first", "accuracy_last", "loss")]
-        lines.append(f"{split:<14}{s['sequences']:>10}{s['correct']:>10}{s['total']:>10}{shown[0]:>10}{shown[1]:>9}{shown[2]:>9}{shown[3]:>9}")
+        shown = [
+            f"{s[k]:.4f}" if s[k] is not None else "no items"
+            for k in ("accuracy", "accuracy_first", "accuracy_last", "loss")
+        ]
+        lines.append(
+            f"{split:<14}{s['sequences']:>10}{s['correct']:>10}{s['total']:>10}{shown[0]:>10}{shown[1]:>9}{shown[2]:>9}{shown[3]:>9}"
+        )
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """The run folder: what lies in it, how a run is taken up again, and what its record says.
 
-    training_args.yaml  task.json  run.json  log.jsonl  checkpoints/step-*/  best/  last/  results.jsonl
+training_args.yaml  task.json  run.json  log.jsonl  checkpoints/step-*/  best/  last/  results.jsonl
 """
 
 import dataclasses
@@ -16,9 +16,21 @@ from .checkpointing import CheckpointError, new_folder, out_of_room, strict_json
 from .errors import InputError
 
 # What may differ between a run and its resumption without changing its course.
-FREE = ("output_dir", "resume", "tracker", "logging_steps", "save_steps", "save_total_limit", "eval_splits", "num_processes",
-        "per_device_eval_batch_size")  # fmt: skip
-CUT = ("per_device_train_batch_size", "gradient_accumulation_steps")  # may differ while the global batch stays; not bit-exact then
+FREE = (
+    "output_dir",
+    "resume",
+    "tracker",
+    "logging_steps",
+    "save_steps",
+    "save_total_limit",
+    "eval_splits",
+    "num_processes",
+    "per_device_eval_batch_size",
+)
+CUT = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+)  # may differ while the global batch stays; not bit-exact then
 SELECTION = "selection.json"
 
 
@@ -56,7 +68,11 @@ class RunFolder:
         lock = []
 
         def make():
-            path = Path(args.output_dir) if args.output_dir else _free(Path("runs") / f"{task.name}-{args.mixer.replace(':', '-')}")
+            path = (
+                Path(args.output_dir)
+                if args.output_dir
+                else _free(Path("runs") / f"{task.name}-{args.mixer.replace(':', '-')}")
+            )
             if path.exists() and not path.is_dir():
                 raise InputError(f"output_dir {path} exists and is no folder")
             there = [p.name for p in path.iterdir() if p.name != ".lock"] if path.exists() else []
@@ -71,7 +87,9 @@ class RunFolder:
                 lock.append(_lock(path))
                 if not known:
                     write_text(path / "task.json", task.to_json() + "\n")
-                    write_text(path / "run.json", strict_json({"run_id": uuid.uuid4().hex, "created": results.now()}) + "\n")
+                    write_text(
+                        path / "run.json", strict_json({"run_id": uuid.uuid4().hex, "created": results.now()}) + "\n"
+                    )
                 for folder in (path, path / "checkpoints"):
                     checkpointing.clean(folder)
                 run = json.loads((path / "run.json").read_text(encoding="utf-8"))
@@ -108,28 +126,45 @@ class RunFolder:
         try:
             with new_folder(self.path / name) as part:
                 if hasattr(model, "save_pretrained"):
-                    with _no_bars():
+                    with no_bars():
                         model.save_pretrained(part)
                 else:
                     from safetensors.torch import save_file
 
                     save_file(tensors(model.module), part / "model.safetensors")
-                (part / SELECTION).write_text(strict_json(results.finite({"step": step, "validation": entry})), encoding="utf-8")
+                (part / SELECTION).write_text(
+                    strict_json(results.finite({"step": step, "validation": entry})), encoding="utf-8"
+                )
         except OSError as error:
-            raise CheckpointError(out_of_room(error, self.path, f"the model {name}/") + _last_good(self.path)) from None
+            raise CheckpointError(
+                out_of_room(error, self.path, f"the model {name}/") + _last_good(self.path)
+            ) from None
 
     def save_checkpoint(self, run, random_states) -> None:
         state = {
-            "state": results.finite(dataclasses.asdict(run.state)), "arguments": results.finite(run.args.as_dict()), "run_id": self.run_id,
-            "fingerprint": run.task.fingerprint, "global_batch": run.plan.global_batch, "total_steps": run.plan.total_steps,
-            "processes": run.plan.processes, "accumulation": run.plan.accumulation, "surroundings": surroundings(run),
-        }  # fmt: skip
-        checkpointing.save(self.path / "checkpoints", run.state.step, tensors(run.model), run.optimizer.state_dict(), random_states, state,
-                           keep=run.args.save_total_limit)  # fmt: skip
+            "state": results.finite(dataclasses.asdict(run.state)),
+            "arguments": results.finite(run.args.as_dict()),
+            "run_id": self.run_id,
+            "fingerprint": run.task.fingerprint,
+            "global_batch": run.plan.global_batch,
+            "total_steps": run.plan.total_steps,
+            "processes": run.plan.processes,
+            "accumulation": run.plan.accumulation,
+            "surroundings": surroundings(run),
+        }
+        checkpointing.save(
+            self.path / "checkpoints",
+            run.state.step,
+            tensors(run.model),
+            run.optimizer.state_dict(),
+            random_states,
+            state,
+            keep=run.args.save_total_limit,
+        )
 
 
-class _no_bars:
-    """transformers shows a progress bar for every file it writes; ours stays alone."""
+class no_bars:
+    """Context manager without transformers' progress bars: it shows one for every file it reads or writes."""
 
     def __enter__(self):
         from transformers.utils import logging
@@ -195,7 +230,11 @@ def random_state(device) -> dict:
     import torch
 
     name, keys, position, has, cached = np.random.get_state()  # noqa: NPY002  the legacy state is what a user's module may draw from
-    out = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": [name, keys.tolist(), position, has, cached]}
+    out = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": [name, keys.tolist(), position, has, cached],
+    }
     if device.type == "cuda":
         out["cuda"] = torch.cuda.get_rng_state(device)
     return out
@@ -221,7 +260,9 @@ def seed_dropout(args, process: int, step: int) -> None:
     import numpy as np
     import torch
 
-    torch.manual_seed(int(np.random.SeedSequence([args.model_seed, process, step]).generate_state(1, np.uint64)[0] >> np.uint64(1)))
+    torch.manual_seed(
+        int(np.random.SeedSequence([args.model_seed, process, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    )
 
 
 def surroundings(run) -> dict:
@@ -229,8 +270,15 @@ def surroundings(run) -> dict:
     import torch
 
     v = results.versions()
-    return {"torch": v["torch"], "numpy": v["numpy"], "fla-core": v["fla-core"], "threads": torch.get_num_threads(), "precision": run.precision(),
-            "kernels": run.backend(), "device": results.device_name(run.device).split(",")[0]}  # fmt: skip
+    return {
+        "torch": v["torch"],
+        "numpy": v["numpy"],
+        "fla-core": v["fla-core"],
+        "threads": torch.get_num_threads(),
+        "precision": run.precision(),
+        "kernels": run.backend(),
+        "device": results.device_name(run.device).split(",")[0],
+    }
 
 
 def resume(run):
@@ -257,7 +305,9 @@ def resume(run):
         run.say("notice: " + notice)
     if done is not None:
         if done["task"]["fingerprint"] != run.task.fingerprint:
-            raise InputError(f"cannot resume {folder.path}: it was trained on {done['task']['name']}, another task or data version")
+            raise InputError(
+                f"cannot resume {folder.path}: it was trained on {done['task']['name']}, another task or data version"
+            )
         run.say(f"the run in {folder.path} has already finished ({done['training']['steps']} steps); nothing to do")
         load_weights(run.model, folder.path / done["evaluation"]["checkpoint"])
         return results.Result(done, folder.path, run.model)
@@ -289,7 +339,9 @@ def _cut_back(run, notices, accelerator, on_main):
 
     if on_main(accelerator, check):
         # a later step had replaced it, so the steps that now run again will find a better one at the same place
-        state.notes.append(f"best model of step {state.best['step']} was no longer there on resume at step {state.step}")
+        state.notes.append(
+            f"best model of step {state.best['step']} was no longer there on resume at step {state.step}"
+        )
         state.best = None
 
 
@@ -299,28 +351,40 @@ def _refuse_changes(args, saved: dict) -> None:
         if name in FREE or name in CUT or name in ("task", "task_kwargs"):
             continue  # the task is compared by fingerprint, the cut by its global batch
         if now[name] != value:
-            raise InputError(f"cannot resume {args.output_dir}: {name} is {now[name]!r} here and was {value!r} when the run began")
+            raise InputError(
+                f"cannot resume {args.output_dir}: {name} is {now[name]!r} here and was {value!r} when the run began"
+            )
 
 
 def _take_up(run, path: Path, notices) -> None:
     weights, optimizer, random_states, kept = checkpointing.load(path)
     plan, folder = run.plan, run.folder
-    for what, new, old in (("task or data version", run.task.fingerprint, kept["fingerprint"]),
-                           ("the global batch", plan.global_batch, kept["global_batch"]),
-                           ("the number of steps", plan.total_steps, kept["total_steps"])):  # fmt: skip
+    for what, new, old in (
+        ("task or data version", run.task.fingerprint, kept["fingerprint"]),
+        ("the global batch", plan.global_batch, kept["global_batch"]),
+        ("the number of steps", plan.total_steps, kept["total_steps"]),
+    ):
         if new != old:
             raise InputError(f"cannot resume {folder.path}: {what} is {new} here and was {old} when the run began")
     try:
         run.model.load_state_dict(weights, strict=True)
     except RuntimeError as error:
-        raise InputError(f"cannot resume {folder.path}: the model differs from the checkpoint's ({str(error).splitlines()[-1].strip()})") from None
+        raise InputError(
+            f"cannot resume {folder.path}: the model differs from the checkpoint's ({str(error).splitlines()[-1].strip()})"
+        ) from None
     run.optimizer.load_state_dict(optimizer)
     run.state = State(**kept["state"])
     state = run.state
     state.resumes += 1
-    lost = [f"{k} {v!r} instead of {kept['surroundings'].get(k)!r}" for k, v in surroundings(run).items() if kept["surroundings"].get(k) != v]
+    lost = [
+        f"{k} {v!r} instead of {kept['surroundings'].get(k)!r}"
+        for k, v in surroundings(run).items()
+        if kept["surroundings"].get(k) != v
+    ]
     if (plan.processes, plan.accumulation) != (kept["processes"], kept["accumulation"]):
-        lost.append(f"{plan.processes} x {plan.accumulation} pieces of a batch instead of {kept['processes']} x {kept['accumulation']}")
+        lost.append(
+            f"{plan.processes} x {plan.accumulation} pieces of a batch instead of {kept['processes']} x {kept['accumulation']}"
+        )
     rank = run.accelerator.process_index
     if rank < len(random_states) and plan.processes == kept["processes"]:
         set_random_state(random_states[rank], run.device)
@@ -346,7 +410,11 @@ def build_record(run, status: str, reason: str | None, scores: dict, which: str 
     config = run.model.config if run.own_model else None
     size = models.state_size(config) if config is not None else None
     seen = plan.sequences_before(state.step)
-    selection = "highest validation item accuracy (ties: lower loss, then earlier)" if state.best else "none: the task has no validation sequences"
+    selection = (
+        "highest validation item accuracy (ties: lower loss, then earlier)"
+        if state.best
+        else "none: the task has no validation sequences"
+    )
     module = run.model if run.own_model else run.model.module
     counts = models.parameter_counts(run.model)
     return {
@@ -357,35 +425,66 @@ def build_record(run, status: str, reason: str | None, scores: dict, which: str 
         "created": run.folder.created,
         "updated": results.now(),
         "task": {
-            "name": task.name, "data_version": task.data_version, "fingerprint": task.fingerprint, "description": task.describe(),
-            "split_fingerprints": {s: task.split_fingerprint(s) for s in task.splits}, "builder_keywords": args.task_kwargs,
+            "name": task.name,
+            "data_version": task.data_version,
+            "fingerprint": task.fingerprint,
+            "description": task.describe(),
+            "split_fingerprints": {s: task.split_fingerprint(s) for s in task.splits},
+            "builder_keywords": args.task_kwargs,
         },
         "model": {
             "name": args.mixer if run.own_model and args.mixer != "module" else type(module).__name__,
             "parameters": sum(p.numel() for p in run.model.parameters()),
             "trainable_parameters": sum(p.numel() for p in run.parameters),
-            "parameter_counts": counts, "state_size": size, "kernel_backend": run.backend(),
-            "config": results.finite(json.loads(config.to_json_string(use_diff=False))) if config is not None else None,
+            "parameter_counts": counts,
+            "state_size": size,
+            "kernel_backend": run.backend(),
+            "config": results.finite(json.loads(config.to_json_string(use_diff=False)))
+            if config is not None
+            else None,
         },
         "arguments": args.as_dict(),
-        "seeds": {"grammar": task.grammar_seed, "sample": task.sample_seed, "model": args.model_seed, "data": args.data_seed},
+        "seeds": {
+            "grammar": task.grammar_seed,
+            "sample": task.sample_seed,
+            "model": args.model_seed,
+            "data": args.data_seed,
+        },
         "training": {
-            "steps": state.step, "total_steps": plan.total_steps, "sequences": seen, "global_batch": plan.global_batch,
-            "micro_batch": plan.micro_batch, "accumulation": plan.accumulation, "processes": plan.processes,
-            "warmup_steps": plan.warmup_steps, "precision": run.precision(), "optimizer_groups": run.groups, "loss": state.loss,
-            "token_accuracy": state.token_accuracy, "seconds": state.seconds,
-            "sequences_per_second": seen / state.seconds if state.seconds else None, "resumes": state.resumes,
-            "bit_exact": state.bit_exact, "notes": state.notes,
+            "steps": state.step,
+            "total_steps": plan.total_steps,
+            "sequences": seen,
+            "global_batch": plan.global_batch,
+            "micro_batch": plan.micro_batch,
+            "accumulation": plan.accumulation,
+            "processes": plan.processes,
+            "warmup_steps": plan.warmup_steps,
+            "precision": run.precision(),
+            "optimizer_groups": run.groups,
+            "loss": state.loss,
+            "token_accuracy": state.token_accuracy,
+            "seconds": state.seconds,
+            "sequences_per_second": seen / state.seconds if state.seconds else None,
+            "resumes": state.resumes,
+            "bit_exact": state.bit_exact,
+            "notes": state.notes,
         },
         "evaluation": {
-            "checkpoint": which, "step": (state.best["step"] if which == "best" else state.step) if which else None,
-            "selection": selection, "precision": "fp32", "max_sequences": args.max_eval_sequences, "seconds": state.eval_seconds,
-            "processes": plan.processes, "validation_history": state.history,
+            "checkpoint": which,
+            "step": (state.best["step"] if which == "best" else state.step) if which else None,
+            "selection": selection,
+            "precision": "fp32",
+            "max_sequences": args.max_eval_sequences,
+            "seconds": state.eval_seconds,
+            "processes": plan.processes,
+            "validation_history": state.history,
         },
         "scores": scores,
         "versions": {"selectivbench_hf": __version__, **results.versions()},
         "hardware": {
-            "device": results.device_name(run.device), "processes": plan.processes, "threads": torch.get_num_threads(),
+            "device": results.device_name(run.device),
+            "processes": plan.processes,
+            "threads": torch.get_num_threads(),
             "platform": platform.platform(),
         },
-    }  # fmt: skip
+    }

@@ -98,12 +98,18 @@ def make_accelerator(args):
     kept = AcceleratorState._shared_state.get("_mixed_precision")
     if kept is not None and args.mixed_precision not in (None, kept):
         AcceleratorState._reset_state()  # an earlier run in this process had another precision
-    accelerator = Accelerator(mixed_precision=args.mixed_precision, log_with=None if args.tracker == "none" else args.tracker)
+    accelerator = Accelerator(
+        mixed_precision=args.mixed_precision, log_with=None if args.tracker == "none" else args.tracker
+    )
     if accelerator.mixed_precision not in ("no", "bf16"):
-        raise InputError(f"mixed_precision {accelerator.mixed_precision} of the accelerate configuration is not supported; bf16 and no are")
+        raise InputError(
+            f"mixed_precision {accelerator.mixed_precision} of the accelerate configuration is not supported; bf16 and no are"
+        )
     kind = accelerator.distributed_type.value
     if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
-        raise InputError(f"the accelerate configuration asks for {kind}; these models train by plain data parallelism (MULTI_GPU, MULTI_CPU or one process)")
+        raise InputError(
+            f"the accelerate configuration asks for {kind}; these models train by plain data parallelism (MULTI_GPU, MULTI_CPU or one process)"
+        )
     check_processes(accelerator.num_processes, args.num_processes)
     divide_threads(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
     return accelerator
@@ -142,9 +148,15 @@ class _Run:
         torch.manual_seed(args.model_seed)  # the same on every process: the same first weights
         if module is None:
             config = models.SelectivBenchConfig.for_task(
-                task, mixer=args.mixer, hidden_size=args.hidden_size, num_hidden_layers=args.num_hidden_layers, num_heads=args.num_heads,
-                block=args.block, dropout=args.dropout, mixer_kwargs=args.mixer_kwargs,
-            )  # fmt: skip
+                task,
+                mixer=args.mixer,
+                hidden_size=args.hidden_size,
+                num_hidden_layers=args.num_hidden_layers,
+                num_heads=args.num_heads,
+                block=args.block,
+                dropout=args.dropout,
+                mixer_kwargs=args.mixer_kwargs,
+            )
             model = models.SelectivBenchForStateClassification(config)
         else:
             model = models.wrap_module(module, task)
@@ -215,7 +227,9 @@ class _Run:
         )
         if self.args.tracker != "none":
             a.project_configuration.set_directories(str(self.folder.path))
-            a.init_trackers("selectivbench", config={k: v if isinstance(v, (int, float)) else str(v) for k, v in shown.items()})
+            a.init_trackers(
+                "selectivbench", config={k: v if isinstance(v, (int, float)) else str(v) for k, v in shown.items()}
+            )
 
     def backend(self):
         from . import kernels
@@ -236,12 +250,24 @@ class _Run:
         from .optimization import Prefetch
 
         args, plan, state = self.args, self.plan, self.state
+        due = state.step and (state.step % args.eval_steps == 0 or state.step == plan.total_steps)
+        if due and not any(entry["step"] == state.step for entry in state.history):
+            self.validate()  # the run was asked to stop right before it
         if state.step >= plan.total_steps:
             return
-        self.prefetch = Prefetch(self.task, plan, state.step, self.accelerator.process_index, pin=self.device.type == "cuda")
+        self.prefetch = Prefetch(
+            self.task, plan, state.step, self.accelerator.process_index, pin=self.device.type == "cuda"
+        )
         self.model.train()
         logged = (state.step, state.seconds)
-        bar = tqdm(total=plan.total_steps, initial=state.step, disable=not self.main, desc="train", unit="step", mininterval=0.5)
+        bar = tqdm(
+            total=plan.total_steps,
+            initial=state.step,
+            disable=not self.main,
+            desc="train",
+            unit="step",
+            mininterval=0.5,
+        )
         with bar:
             while state.step < plan.total_steps:
                 started = time.perf_counter()
@@ -252,15 +278,25 @@ class _Run:
                 bar.update()
                 last = state.step == plan.total_steps
                 if state.step % args.logging_steps == 0 or last:
-                    self.log(state.step, loss=state.loss, token_accuracy=state.token_accuracy, learning_rate=state.learning_rate,
-                             steps_per_second=(state.step - logged[0]) / max(state.seconds - logged[1], 1e-9))  # fmt: skip
+                    self.log(
+                        state.step,
+                        loss=state.loss,
+                        token_accuracy=state.token_accuracy,
+                        learning_rate=state.learning_rate,
+                        steps_per_second=(state.step - logged[0]) / max(state.seconds - logged[1], 1e-9),
+                    )
                     logged = (state.step, state.seconds)
                 if (state.step % args.eval_steps == 0 or last) and not stopping:
-                    self.validate()
+                    try:
+                        self.validate()
+                    except Stopped as error:
+                        stopping = error.code
                 if state.step % args.save_steps == 0 or last or stopping:
                     self.save()
-                if stopping and not last:
-                    self.say(f"saved step {state.step} of {plan.total_steps}; go on with --output_dir {self.folder.path} --resume")
+                if stopping:
+                    self.say(
+                        f"saved step {state.step} of {plan.total_steps}; go on with --output_dir {self.folder.path} --resume"
+                    )
                     raise Stopped(stopping, self.stop.why or "a signal to another process")
         self.prefetch.close()
         self.prefetch = None
@@ -318,7 +354,9 @@ class _Run:
         from torch.distributed import all_reduce
 
         flags = torch.tensor([p.grad is not None for p in self.parameters], dtype=torch.float32, device=self.device)
-        buffer = torch.cat([*((torch.zeros_like(p) if p.grad is None else p.grad).float().flatten() for p in self.parameters), flags])
+        buffer = torch.cat(
+            [*((torch.zeros_like(p) if p.grad is None else p.grad).float().flatten() for p in self.parameters), flags]
+        )
         all_reduce(totals)
         all_reduce(buffer)
         present, at = buffer[-len(self.parameters) :].tolist(), 0
@@ -334,23 +372,42 @@ class _Run:
         scores = self.evaluate(["validation"])["validation"]
         state = self.state
         if scores["loss"] - scores["loss"] != 0:
-            raise TrainingFailed(f"the validation loss became {scores['loss']} after step {state.step} of {self.plan.total_steps}")
-        entry = {"step": state.step, **{k: scores[k] for k in ("accuracy", "accuracy_first", "accuracy_last", "loss", "correct", "total")}}
+            raise TrainingFailed(
+                f"the validation loss became {scores['loss']} after step {state.step} of {self.plan.total_steps}"
+            )
+        entry = {
+            "step": state.step,
+            **{k: scores[k] for k in ("accuracy", "accuracy_first", "accuracy_last", "loss", "correct", "total")},
+        }
         state.history.append(entry)
         self.log(state.step, **{f"validation_{k}": v for k, v in entry.items() if k != "step"})
-        better = state.best is None or (entry["accuracy"], -entry["loss"]) > (state.best["accuracy"], -state.best["loss"])
+        better = state.best is None or (entry["accuracy"], -entry["loss"]) > (
+            state.best["accuracy"],
+            -state.best["loss"],
+        )
         if better:
             state.best = {"step": state.step, **scores}
             on_main(self.accelerator, lambda: self.folder.save_model("best", self.model, state.step, entry))
-        self.say(f"step {state.step}: validation accuracy {entry['accuracy']:.4f} (first step {entry['accuracy_first']:.4f}, last step "
-                 f"{entry['accuracy_last']:.4f}), loss {entry['loss']:.4f}{', best so far' if better else ''}")  # fmt: skip
+        self.say(
+            f"step {state.step}: validation accuracy {entry['accuracy']:.4f} (first step {entry['accuracy_first']:.4f}, last step "
+            f"{entry['accuracy_last']:.4f}), loss {entry['loss']:.4f}{', best so far' if better else ''}"
+        )
 
     def evaluate(self, splits, notice=False, pace=None):
         from .evaluation import evaluate
 
         args = self.args
-        scores = evaluate(self.model, self.task, splits, max_sequences=args.max_eval_sequences, batch_size=args.per_device_eval_batch_size,
-                          accelerator=self.accelerator, stop=self.stop, say=self.say if notice else None, pace=pace)  # fmt: skip
+        scores = evaluate(
+            self.model,
+            self.task,
+            splits,
+            max_sequences=args.max_eval_sequences,
+            batch_size=args.per_device_eval_batch_size,
+            accelerator=self.accelerator,
+            stop=self.stop,
+            say=self.say if notice else None,
+            pace=pace,
+        )
         self.state.eval_seconds += sum(s["seconds"] for s in scores.values())
         self.model.train()
         return scores
@@ -367,7 +424,11 @@ class _Run:
 
         from .runs import random_state
 
-        states = gather_object([random_state(self.device)]) if self.accelerator.num_processes > 1 else [random_state(self.device)]
+        states = (
+            gather_object([random_state(self.device)])
+            if self.accelerator.num_processes > 1
+            else [random_state(self.device)]
+        )
         on_main(self.accelerator, lambda: self.folder.save_checkpoint(self, states))
 
     # ------------------------------------------------------------ end
@@ -384,11 +445,15 @@ class _Run:
             load_weights(self.model, self.folder.path / "best")
         scores = {"validation": {k: v for k, v in state.best.items() if k != "step"}} if which == "best" else {}
         splits = self.task.test_splits if args.eval_splits is None else args.eval_splits
-        pace = scores["validation"]["steps"] / scores["validation"]["seconds"] / self.plan.processes if scores else None
+        pace = (
+            scores["validation"]["steps"] / scores["validation"]["seconds"] / self.plan.processes if scores else None
+        )
         scores |= self.evaluate([s for s in splits if s not in scores], notice=True, pace=pace)
         record = self.record("finished", None, scores, which)
         self.say(table(scores))
-        self.say(f"finished {state.step} steps; scored the {which} model; record: {self.folder.path / 'results.jsonl'}")
+        self.say(
+            f"finished {state.step} steps; scored the {which} model; record: {self.folder.path / 'results.jsonl'}"
+        )
         return Result(record, self.folder.path, self.model)
 
     def record(self, status, reason, scores=None, which=None):

@@ -1,0 +1,249 @@
+"""Training as a user starts it: in processes of their own, two at a time, killed, asked to stop."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = [
+    *("--task", "lite_noisy_gaps", "--num_train", "44", "--num_validation", "7", "--num_test", "5", "--num_items", "6", "--test_gaps", "10", "1"),
+    *("--mixer", "transformer", "--hidden_size", "16", "--num_hidden_layers", "1", "--eval_steps", "4", "--save_steps", "4"),
+    *("--logging_steps", "1", "--max_steps", "8", "--per_device_eval_batch_size", "2"),
+]
+LAUNCH = [sys.executable, "-m", "accelerate.commands.launch"]
+
+
+def environment(**more):
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "TORCHELASTIC", "OMP_"))}
+    return {**env, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), "OMP_NUM_THREADS": "1", **more}
+
+
+def start(command, **more):
+    return subprocess.Popen(list(map(str, command)), env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
+
+
+def run(command, code=0, **more):
+    process = start(command, **more)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, err[-3000:]
+    return out, err
+
+
+def one(folder, *more):
+    return [sys.executable, ROOT / "train.py", *RUN, "--output_dir", folder, *more]
+
+
+def two(folder, *more):
+    """The README's line for two CPU processes, on a free port."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    launch = [*LAUNCH, "--multi_gpu", "--num_processes", 2, "--num_machines", 1, "--main_process_port", port]
+    return [*launch, ROOT / "train.py", *RUN, "--output_dir", folder, *more]
+
+
+def record(folder):
+    return json.loads((folder / "results.jsonl").read_text().splitlines()[-1])
+
+
+def weights(folder, name="last"):
+    from safetensors.numpy import load_file
+
+    return load_file(folder / name / "model.safetensors")
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all((a[k] == b[k]).all() for k in a)
+
+
+def counts(folder):
+    names = ("correct", "correct_first", "correct_last", "total", "sequences", "steps")
+    return {split: [s[n] for n in names] for split, s in record(folder)["scores"].items()}
+
+
+def wait_for(path, process, seconds=120):
+    end = time.time() + seconds
+    while not path.exists():
+        assert process.poll() is None and time.time() < end, process.communicate()[1][-2000:]
+        time.sleep(0.02)
+
+
+def children(pid):
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(re.search(r"^PPid:\s+(\d+)", (entry / "status").read_text(), re.M)[1]) == pid:
+                found.append(int(entry.name))
+        except (OSError, TypeError):
+            continue
+    return found
+
+
+def gone(pid, seconds=60):
+    end = time.time() + seconds
+    while time.time() < end:
+        try:
+            if "State:\tZ" in Path(f"/proc/{pid}/status").read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_help_is_quick_and_loads_nothing_heavy(python):
+    code = "import sys\nfrom selectivbench_hf.training import main\ntry:\n    main(['--help'])\nexcept SystemExit as e:\n    assert not e.code\n"
+    done = python("-c", code + "print('torch' in sys.modules, 'transformers' in sys.modules, 'datasets' in sys.modules)")
+    assert done.returncode == 0 and done.stdout.split()[-3:] == ["False"] * 3, done.stderr
+    for flag in ("--learning_rate", "--grammar_seed", "--mixer_kwargs", "default 64", "32 % of the steps"):
+        assert flag in done.stdout
+
+
+def test_the_installed_door_under_accelerate():
+    out, _ = run([*LAUNCH, "--cpu", "-m", "selectivbench_hf.training", "--help"])
+    assert "--num_train" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["--hiden_size", "3"], "unknown flag '--hiden_size'; did you mean '--hidden_size'"),
+        (["--mixer", "glaa"], "unknown mixer 'glaa'; did you mean 'gla'"),
+        (["--task", "te3_noisy"], "unknown task 'te3_noisy'; did you mean 'te3_noisy_gaps'"),
+        (["--eval_splits", "test_gap_7"], "unknown split 'test_gap_7'"),
+        (["--config", "/nowhere.yaml"], "cannot read the configuration file"),
+        (["--num_processes", "2"], "--num_processes asks for 2 processes but 1 runs; on CPUs two processes start with: ACCELERATE_USE_CPU=1"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_code_2(tmp_path, argv, sentence):
+    _, err = run(one(tmp_path / "run", *argv), code=2)
+    assert sentence in err and "Traceback" not in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_process_where_two_were_asked_for_is_an_error(tmp_path):
+    _, err = run([*LAUNCH, "--cpu", "--num_processes", 2, ROOT / "train.py", *RUN, "--output_dir", tmp_path / "run"], code=1)
+    assert "accelerate launch --num_processes asks for 2 processes but 1 runs" in err
+    _, err = run(one(tmp_path / "run"), code=2, WORLD_SIZE="2", RANK="0", LOCAL_RANK="-1")
+    assert "asks for 2 processes but 1 runs" in err or "2 processes" in err
+
+
+def test_sigkill_then_resume_is_exact(tmp_path):
+    run(one(tmp_path / "whole", "--max_steps", 60))
+    process = start(one(tmp_path / "cut", "--max_steps", 60))
+    wait_for(tmp_path / "cut/checkpoints/step-00000012", process)
+    process.kill()
+    process.wait()
+    assert not (tmp_path / "cut/results.jsonl").exists()
+    run(one(tmp_path / "cut", "--max_steps", 60, "--resume"))
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    assert counts(tmp_path / "whole") == counts(tmp_path / "cut")
+    assert record(tmp_path / "cut")["training"]["resumes"] == 1 and record(tmp_path / "cut")["training"]["bit_exact"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_exits(tmp_path, number, code):
+    process = start(one(tmp_path / "run", "--max_steps", 100_000, "--save_steps", 50_000, "--eval_steps", 50_000))
+    wait_for(tmp_path / "run/log.jsonl", process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err[-2000:]
+    stopped = record(tmp_path / "run")
+    assert stopped["status"] == "interrupted" and signal.Signals(number).name in stopped["reason"]
+    step = stopped["training"]["steps"]
+    assert (tmp_path / f"run/checkpoints/step-{step:08d}").is_dir() and f"saved step {step} of 100000" in err
+
+
+def test_the_launchers_death_stops_its_child(tmp_path):
+    """accelerate launch dies on SIGTERM and leaves its child behind."""
+    launch = [*LAUNCH, "--cpu", "--num_processes", 1, ROOT / "train.py", *RUN, "--output_dir", tmp_path / "run"]
+    process = start([*launch, "--max_steps", 100_000, "--save_steps", 50_000, "--eval_steps", 50_000])
+    wait_for(tmp_path / "run/log.jsonl", process)
+    (child,) = children(process.pid)
+    process.terminate()
+    process.wait(timeout=30)
+    assert gone(child)
+    stopped = record(tmp_path / "run")
+    assert stopped["status"] == "interrupted" and "launcher" in stopped["reason"]
+    assert (tmp_path / f"run/checkpoints/step-{stopped['training']['steps']:08d}").is_dir()
+    process.communicate()
+
+
+# ---------------------------------------------------------------- two processes
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The same run without dropout in one process and in two (micro-batches of 8 and of 4; the last global batch has 4 rows)."""
+    folder = tmp_path_factory.mktemp("pair")
+    common = ("--dropout", "0", "--learning_rate", "0.01")
+    run(one(folder / "one", *common, "--per_device_train_batch_size", 8))
+    run(two(folder / "two", *common, "--per_device_train_batch_size", 4), ACCELERATE_USE_CPU="1")
+    return folder
+
+
+def test_two_processes_learn_what_one_learns(pair):
+    a, b = record(pair / "one"), record(pair / "two")
+    assert (a["training"]["processes"], b["training"]["processes"]) == (1, 2) == (a["hardware"]["processes"], b["hardware"]["processes"])
+    assert a["training"]["global_batch"] == b["training"]["global_batch"] == 8 and b["training"]["micro_batch"] == 4
+    one_, two_ = weights(pair / "one"), weights(pair / "two")
+    assert max(abs(one_[k] - two_[k]).max() for k in one_) < 1e-4
+    logs = [[json.loads(line) for line in (pair / n / "log.jsonl").read_text().splitlines()] for n in ("one", "two")]
+    for x, y in zip(*logs, strict=True):
+        assert x["step"] == y["step"] and x.get("learning_rate") == y.get("learning_rate")
+        assert x.get("loss") == pytest.approx(y.get("loss"), abs=1e-5)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_count_what_one_counts(pair, processes):
+    """7 and 5 sequences in batches of 2: a last partial batch, and more batches on one process than on the other."""
+    command = [*LAUNCH, "--multi_gpu", "--num_processes", processes, "--num_machines", 1, "--main_process_port", free_port(), "-m"]
+    out, err = run([*command, "selectivbench_hf.evaluation", pair / "one", "--json"], ACCELERATE_USE_CPU="1")
+    assert "equal to the record to the last count on 3 splits" in err and f"{processes} process(es)" in err
+    rows = json.loads(out)
+    assert {r["name"]: r["loss_sum"] for r in rows} == {s: v["loss_sum"] for s, v in record(pair / "one")["scores"].items()}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_two_processes_resume_exactly_after_sigkill(tmp_path):
+    """With dropout: each process has a random state of its own."""
+    run(two(tmp_path / "whole", "--max_steps", 40), ACCELERATE_USE_CPU="1")
+    process = start(two(tmp_path / "cut", "--max_steps", 40), ACCELERATE_USE_CPU="1")
+    wait_for(tmp_path / "cut/checkpoints/step-00000012", process)
+    workers = children(process.pid)
+    for pid in (*workers, process.pid):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    run(two(tmp_path / "cut", "--max_steps", 40, "--resume"), ACCELERATE_USE_CPU="1")
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    assert counts(tmp_path / "whole") == counts(tmp_path / "cut") and record(tmp_path / "cut")["training"]["bit_exact"]
+    # the same folder in one process: said, not silent
+    _, err = run(one(tmp_path / "cut", "--max_steps", 40, "--resume"))
+    assert "already finished" in err
+
+
+def test_two_processes_stop_together(tmp_path):
+    process = start(two(tmp_path / "run", "--max_steps", 100_000, "--save_steps", 50_000, "--eval_steps", 50_000), ACCELERATE_USE_CPU="1")
+    wait_for(tmp_path / "run/log.jsonl", process)
+    workers = children(process.pid)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert all(gone(pid) for pid in workers)
+    stopped = record(tmp_path / "run")
+    assert stopped["status"] == "interrupted"
+    assert (tmp_path / f"run/checkpoints/step-{stopped['training']['steps']:08d}").is_dir()
+    _, err = run(one(tmp_path / "run", "--max_steps", 100_000, "--save_steps", 50_000, "--eval_steps", 50_000, "--resume", "--dropout", "0.1"), code=2)
+    assert "dropout is 0.1 here and was 0.2" in err
