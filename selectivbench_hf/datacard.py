@@ -1,0 +1,250 @@
+"""The data card of a built folder: README.md with the front matter that `load_dataset` reads, from the template in `dataset_cards/`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+
+from . import resources
+
+MARKER = "<!-- Made by `selectivbench build`, which replaces this file; edits are lost at the next build. -->"
+NOISE_INTRODUCTION = (
+    "Noise is not stored. It is a function of the split and the example, so that every evaluation of a model sees the same noise. "
+    "This NumPy code draws it exactly; training may use any noise of the same law."
+)
+DEFAULT = "lite"  # what load_dataset takes without a name, as in builder.py
+# A folder without a whole config must not be loadable, and must say why: datasets quotes this name in its error.
+UNFINISHED = "unfinished_build__run_selectivbench_build_again"
+
+
+def facts(task) -> dict:
+    """What the card says about a task, as JSON types; kept in the config's manifest so that a card needs no task."""
+    import math
+
+    nats = task.grammar.topological_entropy()
+    return {
+        "level": task.describe_level(),
+        "variant": task.variant,
+        "letters": task.grammar.letters,
+        "states": task.num_states,
+        "symbols": task.num_symbols,
+        "blank_id": task.blank_id,
+        "items": task.num_items,
+        "max_string_length": task.max_string_length,
+        "entropy_nats": round(nats, 6),
+        "entropy_bits": round(nats / math.log(2), 6),
+        "edges": int(task.grammar.targets.size) - len(task.grammar.start_states),
+        "noise": task.noise,
+        "noise_scale": task.noise_scale,
+        "sample_seed": task.sample_seed,
+        "grammar_seed": task.grammar_seed,
+        "grammar_hash": task.grammar.hash,
+        "max_steps": {split: task.max_steps(split) for split in task.splits},
+        "changed": changed(task),
+        "column_types": column_types(task),
+    }
+
+
+def changed(task) -> dict:
+    """Builder keywords in which a task differs from the catalogue's task of that name, as text."""
+    from .tasks import get_task, task_names
+
+    names = [n for n in task_names() if task.name == n or task.name.startswith(n + "_")]
+    if not names:
+        return {}
+    base = get_task(max(names, key=len))
+    skip = ("name", "custom_grammar")
+    out = {
+        f.name: repr(getattr(task, f.name))
+        for f in fields(task)
+        if f.name not in skip and getattr(task, f.name) != getattr(base, f.name)
+    }
+    return {"grammar": "custom"} if task.custom_grammar is not None else out
+
+
+def column_types(task) -> dict[str, str]:
+    """Column name -> type: the smallest unsigned integers that fit."""
+    from .builder import features_of
+
+    return {field.name: str(getattr(field.type, "value_type", field.type)) for field in features_of(task).arrow_schema}
+
+
+def render(manifests: dict[str, dict]) -> str:
+    """The whole README.md for the configs in `manifests` (name -> manifest); none: a card with which nothing loads."""
+    manifests = _in_order(manifests)
+    front = _front_matter(manifests)
+    if not manifests:
+        body = (
+            "# An unfinished build\n\nNo config here is whole. Run the same `selectivbench build ...` again: it removes what an interrupted build "
+            "left and makes the rest.\n"
+        )
+        return f"---\n{front}---\n{MARKER}\n\n{body}"
+    first = next(iter(manifests.values()))
+    values = {
+        "data_version": first["data_version"],
+        "configs": _configs_table(manifests),
+        "columns": _columns_table(manifests),
+        "hashes": _hashes_table(manifests),
+        "noise_recipe": _noise_recipe(manifests),
+        "hash_recipe": resources.text("dataset_cards/content_hash.py").rstrip("\n"),
+        "example": next((n for n in manifests if "noisy" in n), next(iter(manifests))),
+        "changes": _changes(manifests),
+    }
+    body = fill(resources.text("dataset_cards/dataset_card.md"), values)
+    return f"---\n{front}---\n{MARKER}\n\n{body}"
+
+
+def fill(template: str, values: dict[str, str]) -> str:
+    """The template with each `{{ name }}` replaced; KeyError for a name without a value."""
+    return re.sub(r"\{\{ (\w+) \}\}", lambda match: values[match[1]], template)
+
+
+def _in_order(manifests):
+    from .tasks import task_names
+
+    names = task_names()
+    place = {name: i for i, name in enumerate(names)}
+
+    def key(name):
+        base = max((n for n in names if name == n or name.startswith(n + "_")), key=len, default=None)
+        return (place.get(base, len(names)), name)
+
+    return {name: manifests[name] for name in sorted(manifests, key=key)}
+
+
+def _front_matter(manifests) -> str:
+    import yaml
+
+    if not manifests:
+        return yaml.safe_dump(
+            {"configs": [{"config_name": UNFINISHED, "data_files": f"{UNFINISHED}.parquet"}]}, sort_keys=False
+        )
+    largest = max(sum(s["num_sequences"] for s in m["splits"].values()) for m in manifests.values())
+    sizes = [(1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M")]
+    data = {
+        "pretty_name": "SelectivBench",
+        "license": "apache-2.0",
+        "task_categories": ["token-classification"],
+        "tags": [
+            "synthetic",
+            "benchmark",
+            "state-tracking",
+            "selectivity",
+            "linear-recurrent-models",
+            "state-space-models",
+            "long-range",
+        ],
+        "size_categories": [next((label for limit, label in sizes if largest < limit), "1M<n<10M")],
+        "configs": [_config_entry(name, m) for name, m in manifests.items()],
+        "dataset_info": [_info_entry(name, m) for name, m in manifests.items()],
+    }
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=200)
+
+
+def _config_entry(name, manifest) -> dict:
+    files = [{"split": split, "path": f"{name}/{split}-*.parquet"} for split in manifest["splits"]]
+    return {"config_name": name, "data_files": files} | ({"default": True} if name == DEFAULT else {})
+
+
+def _info_entry(name, manifest) -> dict:
+    """Number of rows of each split: `load_dataset` refuses a folder in which a file is missing or cut."""
+    splits, kinds = manifest["splits"], manifest["card"]["column_types"]
+    features = [{"name": c, "dtype": t} if c == "example_id" else {"name": c, "list": t} for c, t in kinds.items()]
+    return {
+        "config_name": name,
+        "features": features,
+        "splits": [
+            {"name": s, "num_bytes": m["num_bytes"], "num_examples": m["num_sequences"]} for s, m in splits.items()
+        ],
+        "download_size": sum(f["bytes"] for m in splits.values() for f in m["files"]),
+        "dataset_size": sum(m["num_bytes"] for m in splits.values()),
+    }
+
+
+def _table(head, rows) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
+
+
+def _configs_table(manifests) -> str:
+    rows = []
+    for name, m in manifests.items():
+        card = m["card"]
+        sizes = ", ".join(f"{split} {s['num_sequences']:,}" for split, s in m["splits"].items())
+        steps = sorted({card["max_steps"][split] for split in m["splits"]})
+        rows.append(
+            [
+                f"`{name}`",
+                card["level"],
+                f"{card['states']:,}",
+                card["symbols"],
+                card["items"],
+                f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}",
+                sizes,
+            ]
+        )
+    return _table(
+        ["config", "level", "states (classes)", "symbols", "items a sequence", "longest sequence, steps", "sequences"],
+        rows,
+    )
+
+
+def _changes(manifests) -> str:
+    lines = []
+    for name, m in manifests.items():
+        if m["card"]["changed"]:
+            lines.append(
+                f"- `{name}` differs from the catalogue: "
+                + ", ".join(f"`{k}={v}`" for k, v in m["card"]["changed"].items())
+                + "."
+            )
+    return "\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _noise_recipe(manifests) -> str:
+    """The NumPy code that draws the noise, with what keys it for each config that has any; '' if none has."""
+    noisy = {name: m["card"] for name, m in manifests.items() if m["card"]["noise"] != "none"}
+    if not noisy:
+        return "No config here has noise: features are the one-hot symbols alone."
+    rows = [
+        f'    "{name}": ("{c["grammar_hash"]}", {c["sample_seed"]}, {c["symbols"]}, "{c["noise"]}", {c["noise_scale"]}),'
+        for name, c in noisy.items()
+    ]
+    table = "\n".join(["{", *rows, "}"])
+    code = fill(resources.text("dataset_cards/noise.py"), {"noise_configs": table}).rstrip("\n")
+    return f"{NOISE_INTRODUCTION}\n\n```python\n{code}\n```"
+
+
+def _columns_table(manifests) -> str:
+    columns = next(iter(manifests.values()))["card"]["column_types"]
+    kinds = {
+        c: sorted({m["card"]["column_types"][c] for m in manifests.values()}, key=lambda t: (len(t), t))
+        for c in columns
+    }
+    says = {
+        "example_id": "number of the sequence in its split, from 0",
+        "input_ids": "symbol at each step: `#` = 0, letters from 1, and the number of symbols (last column of ids) for a blank step",
+        "labels": "grammar state at each step; a blank step or distractor carries the state of the item it follows",
+        "item_ids": "0-based number of the item that the step belongs to",
+    }
+    return _table(
+        ["column", "type", "content"],
+        [[f"`{c}`", " or ".join(kinds[c]) + ("" if c == "example_id" else ", one a step"), says[c]] for c in columns],
+    )
+
+
+def _hashes_table(manifests) -> str:
+    rows = [
+        [
+            f"`{name}`" if i == 0 else "",
+            split,
+            f"{s['num_sequences']:,}",
+            f"`{s['fingerprint'][:16]}`",
+            f"`{s['content_hash']}`",
+        ]
+        for name, m in manifests.items()
+        for i, (split, s) in enumerate(m["splits"].items())
+    ]
+    return _table(
+        ["config", "split", "sequences", "fingerprint of the split (first 16)", "content hash (SHA-256)"], rows
+    )
