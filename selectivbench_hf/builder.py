@@ -6,8 +6,11 @@ whole shards and handed to Arrow without a Python loop over rows. `registration.
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +75,16 @@ class SelectivBenchBuilderConfig(datasets.BuilderConfig):
     def create_config_id(self, config_kwargs, custom_features=None) -> str:
         """The name where the data are the catalogue's, else name and fingerprint: one cache entry for one content, however it was asked for."""
         task = self.task
-        own = self.name if task.fingerprint == get_task(self.name).fingerprint else f"{self.name}-{task.fingerprint[:16]}"
-        return own if custom_features is None else f"{own}-{hashlib.sha256(repr(custom_features).encode()).hexdigest()[:16]}"
+        own = (
+            self.name
+            if task.fingerprint == get_task(self.name).fingerprint
+            else f"{self.name}-{task.fingerprint[:16]}"
+        )
+        return (
+            own
+            if custom_features is None
+            else f"{own}-{hashlib.sha256(repr(custom_features).encode()).hexdigest()[:16]}"
+        )
 
 
 class SelectivBench(datasets.ArrowBasedBuilder):
@@ -81,7 +92,9 @@ class SelectivBench(datasets.ArrowBasedBuilder):
 
     VERSION = datasets.Version(DATA_VERSION)
     BUILDER_CONFIG_CLASS = SelectivBenchBuilderConfig
-    BUILDER_CONFIGS = [SelectivBenchBuilderConfig(name=name, version=datasets.Version(DATA_VERSION)) for name in task_names()]
+    BUILDER_CONFIGS = [  # noqa: RUF012 - as `datasets` declares it
+        SelectivBenchBuilderConfig(name=name, version=datasets.Version(DATA_VERSION)) for name in task_names()
+    ]
     DEFAULT_CONFIG_NAME = "lite"
 
     def _create_builder_config(self, config_name=None, custom_features=None, config_id=None, **keywords):
@@ -98,15 +111,30 @@ class SelectivBench(datasets.ArrowBasedBuilder):
         return config, config_id or config.create_config_id(keywords, custom_features)
 
     def _info(self):
-        return datasets.DatasetInfo(description=self.config.task.describe(), features=features_of(self.config.task), citation=CITATION,
-                                    license="apache-2.0", version=self.VERSION)
+        return datasets.DatasetInfo(
+            description=self.config.task.describe(),
+            features=features_of(self.config.task),
+            citation=CITATION,
+            license="apache-2.0",
+            version=self.VERSION,
+        )
 
     def _split_generators(self, dl_manager):
         task = self.config.task
+        if os.path.isdir(self._output_dir):  # there only while files are being made on a local disk
+            _check_space(self._output_dir, task)
         held_out = held_out_hashes(task)
         # an array, since `datasets` cuts lists among processes
-        return [datasets.SplitGenerator(name=split, gen_kwargs={
-            "shards": shards(task, split), "held_out": held_out if split == "train" else np.zeros(0, np.uint64)}) for split in task.splits]
+        return [
+            datasets.SplitGenerator(
+                name=split,
+                gen_kwargs={
+                    "shards": shards(task, split),
+                    "held_out": held_out if split == "train" else np.zeros(0, np.uint64),
+                },
+            )
+            for split in task.splits
+        ]
 
     def _generate_tables(self, shards, held_out) -> Iterator[tuple[Key, pa.Table]]:
         for shard, (split, start, stop) in enumerate(shards):
@@ -114,15 +142,40 @@ class SelectivBench(datasets.ArrowBasedBuilder):
                 yield Key(shard, table), rows
 
 
+def expected_bytes(task: Task) -> int:
+    """About how many bytes the Arrow files of all splits take: steps expected by the gap laws, times the columns' types."""
+    widths = [np.dtype(_name(n)).itemsize for n in (task.blank_id, task.num_states - 1, task.num_items - 1)]
+    total = 0.0
+    for split, size in task.splits.items():
+        law = task.gap_law(split)
+        gap = sum(g * w for g, w in law.items()) / sum(law.values())
+        extra = task.distractor_rate * max(0, task.num_items - task.distractor_start)
+        total += size * (task.num_items * (1 + gap) + extra) * sum(widths) + 16 * size  # offsets and id
+    return int(total)
+
+
+def _check_space(folder: str, task: Task) -> None:
+    """Refuse before writing when the disk has no room, with both numbers."""
+    needed, free = expected_bytes(task), shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{task.name} needs about {needed:,} bytes in the cache and {free:,} are free; free some, or name another disk with cache_dir=",
+            folder,
+        )
+
+
 def features_of(task: Task) -> datasets.Features:
     """Columns and types of a task's rows."""
-    longest = max([len_of for len_of in task.splits.values()] + [1])
-    return datasets.Features({
-        "example_id": datasets.Value(_name(longest - 1)),
-        "input_ids": datasets.List(datasets.Value(_name(task.blank_id))),
-        "labels": datasets.List(datasets.Value(_name(task.num_states - 1))),
-        "item_ids": datasets.List(datasets.Value(_name(task.num_items - 1))),
-    })
+    longest = max(task.splits.values())
+    return datasets.Features(
+        {
+            "example_id": datasets.Value(_name(longest - 1)),
+            "input_ids": datasets.List(datasets.Value(_name(task.blank_id))),
+            "labels": datasets.List(datasets.Value(_name(task.num_states - 1))),
+            "item_ids": datasets.List(datasets.Value(_name(task.num_items - 1))),
+        }
+    )
 
 
 def _name(largest):
@@ -142,7 +195,9 @@ def shards(task: Task, split: str) -> list[tuple[str, int, int]]:
     return out or [(split, 0, 0)]
 
 
-def shard_tables(task: Task, split: str, start: int, stop: int, held_out: np.ndarray, rows_per_table: int | None = None) -> Iterator[pa.Table]:
+def shard_tables(
+    task: Task, split: str, start: int, stop: int, held_out: np.ndarray, rows_per_table: int | None = None
+) -> Iterator[pa.Table]:
     """Tables of the sequences start..stop of a split (within one block), some million steps each; train checks itself against `held_out`."""
     block, first = divmod(start, block_size(split))
     part = draw_block(task, split, block, first, first + stop - start)
@@ -154,7 +209,9 @@ def shard_tables(task: Task, split: str, start: int, stop: int, held_out: np.nda
         hi = min(lo + rows, len(part))
         laid = part.layout(slice(lo, hi))
         offsets = pa.array(np.concatenate([[0], np.cumsum(laid.lengths)]).astype(np.int32))
-        lists = [pa.ListArray.from_arrays(offsets, pa.array(flat)) for flat in (laid.input_ids, laid.labels, laid.item_ids)]
+        lists = [
+            pa.ListArray.from_arrays(offsets, pa.array(flat)) for flat in (laid.input_ids, laid.labels, laid.item_ids)
+        ]
         ids = np.arange(start + lo, start + hi).astype(schema.field("example_id").type.to_pandas_dtype())
         yield pa.table([pa.array(ids), *lists], names=schema.names).cast(schema)
 
@@ -183,4 +240,6 @@ def content_hash(tables) -> str:
                     chunk = chunk.flatten()
                 values = chunk.to_numpy()
                 digest[0].update(values.astype(values.dtype.newbyteorder("<")).tobytes())
-    return hashlib.sha256("".join(d.hexdigest() for name in sorted(digests) for d in digests[name]).encode()).hexdigest()
+    return hashlib.sha256(
+        "".join(d.hexdigest() for name in sorted(digests) for d in digests[name]).encode()
+    ).hexdigest()

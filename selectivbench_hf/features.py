@@ -26,7 +26,9 @@ def epoch_order(num_sequences: int, seed: int, epoch: int) -> np.ndarray:
     return np.argsort(words, kind="stable")
 
 
-def noise(task, split: str, example_id: int, steps: int, *, seed: int | None = None, epoch: int | None = None) -> np.ndarray:
+def noise(
+    task, split: str, example_id: int, steps: int, *, seed: int | None = None, epoch: int | None = None
+) -> np.ndarray:
     """The noise of one sequence: (steps, V) float32.
 
     `uniform`: (32-bit word >> 8) x noise_scale / 2^24, in [0, noise_scale). `gaussian`: Box-Muller from the same words, standard deviation
@@ -47,7 +49,9 @@ def noise(task, split: str, example_id: int, steps: int, *, seed: int | None = N
     return drawn.reshape(steps, task.num_symbols)
 
 
-def encode(task, input_ids: np.ndarray, lengths: np.ndarray, split: str, example_ids, *, seed=None, epoch=None) -> np.ndarray:
+def encode(
+    task, input_ids: np.ndarray, lengths: np.ndarray, split: str, example_ids, *, seed=None, epoch=None
+) -> np.ndarray:
     """Features of a padded batch: one-hot symbols (zero for a blank) plus the task's noise; zero at padding.
 
     Args:
@@ -68,7 +72,9 @@ def encode(task, input_ids: np.ndarray, lengths: np.ndarray, split: str, example
     return features
 
 
-def make_batch(task, split: str, example_ids, *, epoch: int | None = None, seed: int | None = None) -> dict[str, np.ndarray]:
+def make_batch(
+    task, split: str, example_ids, *, epoch: int | None = None, seed: int | None = None
+) -> dict[str, np.ndarray]:
     """A batch of the given sequences of a split, in the given order.
 
     Args:
@@ -87,7 +93,9 @@ def make_batch(task, split: str, example_ids, *, epoch: int | None = None, seed:
     data = load_split(task, split)
     ids = np.asarray(example_ids, dtype=np.int64).reshape(-1)
     if ids.size and (ids.min() < 0 or ids.max() >= len(data)):
-        raise InputError(f"example ids of {task.name}/{split} run from 0 to {len(data) - 1}, got {ids.min()}..{ids.max()}")
+        raise InputError(
+            f"example ids of {task.name}/{split} run from 0 to {len(data) - 1}, got {ids.min()}..{ids.max()}"
+        )
     if epoch is not None and seed is None:
         raise InputError("training noise needs a data seed beside the epoch")
     laid = data.layout(ids)
@@ -107,8 +115,17 @@ def _pad(laid, task):
     return out
 
 
-def batches(task, split: str, batch_size: int, *, epoch: int = 0, seed: int = 0, shuffle: bool | None = None, drop_last: bool = False,
-            max_sequences: int | None = None) -> Iterator[dict[str, np.ndarray]]:
+def batches(
+    task,
+    split: str,
+    batch_size: int,
+    *,
+    epoch: int = 0,
+    seed: int = 0,
+    shuffle: bool | None = None,
+    drop_last: bool = False,
+    max_sequences: int | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
     """The batches of one pass over a split, as NumPy arrays: train from any framework.
 
     Args:
@@ -135,9 +152,13 @@ def batches(task, split: str, batch_size: int, *, epoch: int = 0, seed: int = 0,
     order = epoch_order(count, seed, epoch) if (training if shuffle is None else shuffle) else np.arange(count)
     stop = count - count % batch_size if drop_last else count
     if stop == 0:
-        raise InputError(f"drop_last leaves no batch: {task.name}/{split} has {count} sequences and batch_size is {batch_size}")
+        raise InputError(
+            f"drop_last leaves no batch: {task.name}/{split} has {count} sequences and batch_size is {batch_size}"
+        )
     keys = {"epoch": epoch, "seed": seed} if training else {}
-    return (make_batch(task, split, order[at:min(at + batch_size, stop)], **keys) for at in range(0, stop, batch_size))
+    return (
+        make_batch(task, split, order[at : min(at + batch_size, stop)], **keys) for at in range(0, stop, batch_size)
+    )
 
 
 class Collator:
@@ -168,7 +189,9 @@ class Collator:
 
         missing = {"example_id", "input_ids", "labels", "item_ids"} - set(rows[0])
         if missing:
-            raise InputError(f"the rows lack the columns {sorted(missing)}; with Trainer set remove_unused_columns=False")
+            raise InputError(
+                f"the rows lack the columns {sorted(missing)}; with Trainer set remove_unused_columns=False"
+            )
         lengths = np.array([len(r["input_ids"]) for r in rows], dtype=np.int64)
         steps = int(lengths.max())
         padded = {}

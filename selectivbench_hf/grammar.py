@@ -47,10 +47,14 @@ class Grammar:
         letters = _count("letters", letters, 1)
         depths = tuple(_count("depth", d, 1) for d in depths)
         if len(depths) != letters:
-            raise InputError(f"depth has {len(depths)} entries for {letters} letters; give one number or one entry per letter")
+            raise InputError(
+                f"depth has {len(depths)} entries for {letters} letters; give one number or one entry per letter"
+            )
         num_states = 1 + sum(depths)
         if len(successors) != num_states - 1:
-            raise InputError(f"a grammar of {num_states} states needs {num_states - 1} rows of edges, got {len(successors)}")
+            raise InputError(
+                f"a grammar of {num_states} states needs {num_states - 1} rows of edges, got {len(successors)}"
+            )
         rows = [np.asarray(r) for r in successors]
         lengths = np.array([r.size for r in rows], dtype=np.int64)
         flat = np.concatenate(rows) if rows else np.zeros(0)
@@ -69,14 +73,22 @@ class Grammar:
         self.min_length = _count("min_length", min_length, 1)
         self.num_states, self.num_symbols = 1 + sum(depths), letters + 1
         starts = list(start_states)
-        if not starts or any(not _is_int(s) or not 0 <= s < self.num_states for s in starts) or len(set(starts)) != len(starts):
-            raise InputError(f"start states must be distinct state ids from 1 to {self.num_states - 1}, got {starts[:8]}")
+        if (
+            not starts
+            or any(not _is_int(s) or not 0 <= s < self.num_states for s in starts)
+            or len(set(starts)) != len(starts)
+        ):
+            raise InputError(
+                f"start states must be distinct state ids from 1 to {self.num_states - 1}, got {starts[:8]}"
+            )
         if 0 in starts:
             raise InputError("`#` (state 0) is the end of a string and cannot be a start state")
         self.start_states = tuple(sorted(int(s) for s in starts))
         if targets.size and (targets.min() < 0 or targets.max() >= self.num_states):
             bad = targets[(targets < 0) | (targets >= self.num_states)][0]
-            raise InputError(f"an edge leads to the unknown state {bad}; state ids run from 0 to {self.num_states - 1}")
+            raise InputError(
+                f"an edge leads to the unknown state {bad}; state ids run from 0 to {self.num_states - 1}"
+            )
         self.symbol_of = np.repeat(np.arange(self.num_symbols), (1, *depths))
         source = np.repeat(np.arange(1, self.num_states), lengths)
         order = np.lexsort((targets, source))
@@ -85,7 +97,9 @@ class Grammar:
         twice = np.flatnonzero((np.diff(source) == 0) & (np.diff(symbols) == 0))
         if twice.size:
             where = self.state_label(source[twice[0]])
-            raise InputError(f"state {where} has two edges to {self.symbol_label(symbols[twice[0]])}; at most one edge per symbol is allowed")
+            raise InputError(
+                f"state {where} has two edges to {self.symbol_label(symbols[twice[0]])}; at most one edge per symbol is allowed"
+            )
         starts = np.array(self.start_states)
         self.targets = np.concatenate([starts, targets]).astype(np.int64)
         self.indptr = np.concatenate([[0], np.cumsum(np.concatenate([[starts.size], lengths]))]).astype(np.int64)
@@ -93,9 +107,15 @@ class Grammar:
         stuck = np.flatnonzero(~self.can_end())
         if stuck.size:
             names = ", ".join(self.state_label(s) for s in stuck[:8]) + (", ..." if stuck.size > 8 else "")
-            raise InputError(f"{stuck.size} of {self.num_states} states can never reach `#`: {names}; every state needs a way to the end")
+            raise InputError(
+                f"{stuck.size} of {self.num_states} states can never reach `#`: {names}; every state needs a way to the end"
+            )
         if weights is not None:
-            flat = np.asarray(weights)[order] if not _ragged(weights) else np.concatenate([np.asarray(w) for w in weights])[order]
+            flat = (
+                np.asarray(weights)[order]
+                if not _ragged(weights)
+                else np.concatenate([np.asarray(w) for w in weights])[order]
+            )
             self.weights = np.concatenate([np.zeros(starts.size, np.int64), flat.astype(np.int64)])
             self._check_weights()
         for array in (self.targets, self.indptr, self.symbol_of, self.weights):
@@ -105,16 +125,29 @@ class Grammar:
     def _check_weights(self):
         if self.weights.size != self.targets.size:
             raise InputError("weights must have one entry for each edge")
-        own = self.weights[self.indptr[1]:]
+        own = self.weights[self.indptr[1] :]
         sums = np.add.reduceat(own, self.indptr[1:-1] - self.indptr[1]) if own.size else np.zeros(0)
         if (own < 1).any() or (sums != 1 << WEIGHT_BITS).any():
-            raise InputError(f"the weights of a state's edges must be positive whole numbers that sum to {1 << WEIGHT_BITS}")
+            raise InputError(
+                f"the weights of a state's edges must be positive whole numbers that sum to {1 << WEIGHT_BITS}"
+            )
 
     # -- construction ------------------------------------------------------------------------------------------------
 
     @classmethod
-    def random(cls, letters=26, depth=None, density=0.4, num_start_states=4, seed=1, *, dirichlet=None, min_length=1,
-               all_reachable=False, max_redraws=1000) -> Grammar:
+    def random(
+        cls,
+        letters=26,
+        depth=None,
+        density=0.4,
+        num_start_states=4,
+        seed=1,
+        *,
+        dirichlet=None,
+        min_length=1,
+        all_reachable=False,
+        max_redraws=1000,
+    ) -> Grammar:
         """A random grammar by the law of protocol section 1.
 
         For each state but `#` and each letter an instance is drawn uniformly and the edge kept with probability `density`; an edge to `#` is
@@ -144,7 +177,9 @@ class Grammar:
         else:
             raise InputError(f"depth must be a whole number or one entry per letter, got {depth!r}")
         if len(depths) != letters:
-            raise InputError(f"depth has {len(depths)} entries for {letters} letters; give one number or one entry per letter")
+            raise InputError(
+                f"depth has {len(depths)} entries for {letters} letters; give one number or one entry per letter"
+            )
         if not isinstance(density, numbers.Real) or not 0 < density <= 1:
             raise InputError(f"density must be above 0 and at most 1, got {density!r}; at 0 no state could reach `#`")
         if dirichlet is not None and (not isinstance(dirichlet, numbers.Real) or not 0 < dirichlet < math.inf):
@@ -152,25 +187,41 @@ class Grammar:
         num_states = 1 + sum(depths)
         num_start_states = _count("num_start_states", num_start_states, 1)
         if num_start_states > num_states - 1:
-            raise InputError(f"num_start_states={num_start_states} is more than the {num_states - 1} states that can start a string "
-                             f"({letters} letters with {sum(depths)} instances in all)")
+            raise InputError(
+                f"num_start_states={num_start_states} is more than the {num_states - 1} states that can start a string "
+                f"({letters} letters with {sum(depths)} instances in all)"
+            )
         if not _is_int(seed):
             raise InputError(f"seed must be a whole number, got {seed!r}")
         max_redraws = _count("max_redraws", max_redraws, 0)
         if (num_states - 1) * letters > MAX_DRAWS:
-            raise InputError(f"{letters} letters with {sum(depths)} instances in all make {num_states - 1:,} x {letters:,} possible edges; "
-                             f"at most {MAX_DRAWS:,} can be drawn: lower letters or depth")
-        source = stream("grammar", letters, depths, float(density), num_start_states,
-                        None if dirichlet is None else float(dirichlet), bool(all_reachable), seed)
+            raise InputError(
+                f"{letters} letters with {sum(depths)} instances in all make {num_states - 1:,} x {letters:,} possible edges; "
+                f"at most {MAX_DRAWS:,} can be drawn: lower letters or depth"
+            )
+        source = stream(
+            "grammar",
+            letters,
+            depths,
+            float(density),
+            num_start_states,
+            None if dirichlet is None else float(dirichlet),
+            bool(all_reachable),
+            seed,
+        )
         budget = min(max_redraws, 10 * MAX_DRAWS // ((num_states - 1) * letters))
         failures: Counter = Counter()
         for _ in range(1 + budget):
-            grammar = cls._draw(source, letters, depths, density, num_start_states, dirichlet, min_length, all_reachable, failures)
+            grammar = cls._draw(
+                source, letters, depths, density, num_start_states, dirichlet, min_length, all_reachable, failures
+            )
             if grammar is not None:
                 return grammar
         told = "; ".join(f"{reason} in {n}" for reason, n in failures.most_common())
-        raise InputError(f"no valid grammar in {1 + budget} draws with letters={letters}, density={density}, num_start_states={num_start_states}: "
-                         f"{told}. Raise the density or the number of letters, or lower the depth")
+        raise InputError(
+            f"no valid grammar in {1 + budget} draws with letters={letters}, density={density}, num_start_states={num_start_states}: "
+            f"{told}. Raise the density or the number of letters, or lower the depth"
+        )
 
     @classmethod
     def _draw(cls, source, letters, depths, density, num_start_states, dirichlet, min_length, all_reachable, failures):
@@ -209,7 +260,7 @@ class Grammar:
     def successors(self, state: int) -> np.ndarray:
         """The states that `state` leads to, ascending, int64; for `#` (0) the start states."""
         state = self._state(state)
-        return self.targets[self.indptr[state]:self.indptr[state + 1]]
+        return self.targets[self.indptr[state] : self.indptr[state + 1]]
 
     def probabilities(self, state: int) -> np.ndarray:
         """p(s'|s) of each of `successors(state)`, float64, before strings are conditioned on their length."""
@@ -217,7 +268,7 @@ class Grammar:
         if self.weights is None or state == 0:
             count = self.indptr[state + 1] - self.indptr[state]
             return np.full(count, 1 / count)
-        return self.weights[self.indptr[state]:self.indptr[state + 1]] / (1 << WEIGHT_BITS)
+        return self.weights[self.indptr[state] : self.indptr[state + 1]] / (1 << WEIGHT_BITS)
 
     def state_label(self, state: int) -> str:
         """`#`, or the letter with its instance, counted from 1: `b3`. Letters beyond z are written `l27.3`."""
@@ -225,7 +276,7 @@ class Grammar:
         if state == 0:
             return "#"
         symbol = self.symbol_of[state]
-        instance = state - sum(self.depths[:symbol - 1])
+        instance = state - sum(self.depths[: symbol - 1])
         name = self.symbol_label(symbol)
         return f"{name}{instance}" if len(name) == 1 else f"{name}.{instance}"
 
@@ -242,12 +293,12 @@ class Grammar:
     def can_end(self) -> np.ndarray:
         """(S,) bool: whether `#` can be reached from each state."""
         source = np.repeat(np.arange(1, self.num_states), np.diff(self.indptr)[1:])
-        return _reached([0], source, self.targets[self.indptr[1]:], self.num_states)
+        return _reached([0], source, self.targets[self.indptr[1] :], self.num_states)
 
     def reachable(self) -> np.ndarray:
         """(S,) bool: whether each state can be reached from a start state."""
         source = np.repeat(np.arange(1, self.num_states), np.diff(self.indptr)[1:])
-        return _reached(self.start_states, self.targets[self.indptr[1]:], source, self.num_states)
+        return _reached(self.start_states, self.targets[self.indptr[1] :], source, self.num_states)
 
     def topological_entropy(self) -> float:
         """Natural log of the spectral radius of the 0/1 transition matrix in which `#` leads to the start states, in nats per item."""
@@ -271,7 +322,9 @@ class Grammar:
     def hash(self) -> str:
         """SHA-256 (hex) of everything that decides a string's law; equal grammars have equal hashes."""
         if not hasattr(self, "_hash"):
-            head = json.dumps([JSON_FORMAT, self.letters, self.depths, self.start_states, self.min_length], separators=(",", ":"))
+            head = json.dumps(
+                [JSON_FORMAT, self.letters, self.depths, self.start_states, self.min_length], separators=(",", ":")
+            )
             digest = hashlib.sha256(head.encode())
             for array in (self.indptr, self.targets, self.weights):
                 digest.update(b"|" if array is None else b"|" + array.astype("<i8").tobytes())
@@ -285,14 +338,22 @@ class Grammar:
         return int(self.hash[:15], 16)
 
     def __repr__(self):
-        return (f"Grammar(letters={self.letters}, states={self.num_states}, edges={self.targets.size - len(self.start_states)}, "
-                f"start_states={len(self.start_states)}, hash={self.hash[:12]})")
+        return (
+            f"Grammar(letters={self.letters}, states={self.num_states}, edges={self.targets.size - len(self.start_states)}, "
+            f"start_states={len(self.start_states)}, hash={self.hash[:12]})"
+        )
 
     def to_json(self) -> str:
         """The grammar as JSON text; `Grammar.from_json` gives an equal object back."""
         rows = np.split(self.targets, self.indptr[1:-1])[1:]
-        data = {"format": JSON_FORMAT, "letters": self.letters, "depths": list(self.depths), "min_length": self.min_length,
-                "start_states": list(self.start_states), "edges": [r.tolist() for r in rows]}
+        data = {
+            "format": JSON_FORMAT,
+            "letters": self.letters,
+            "depths": list(self.depths),
+            "min_length": self.min_length,
+            "start_states": list(self.start_states),
+            "edges": [r.tolist() for r in rows],
+        }
         if self.weights is not None:
             data["weights"] = [w.tolist() for w in np.split(self.weights, self.indptr[1:-1])[1:]]
         return json.dumps(data, separators=(",", ":"))
@@ -311,23 +372,34 @@ class Grammar:
         except TypeError:
             raise InputError(f"a grammar must be JSON text or a dict, got {type(text).__name__}") from None
         if not isinstance(data, dict) or data.get("format") != JSON_FORMAT:
-            raise InputError(f"the grammar's JSON must be an object with \"format\": \"{JSON_FORMAT}\"")
+            raise InputError(f'the grammar\'s JSON must be an object with "format": "{JSON_FORMAT}"')
         known = {"format", "letters", "depths", "min_length", "start_states", "edges", "weights"}
         missing = {"letters", "depths", "start_states", "edges"} - set(data)
         if set(data) - known or missing:
-            raise InputError(f"the grammar's JSON has unknown keys {sorted(set(data) - known)} and lacks {sorted(missing)}; "
-                             f"the keys are {', '.join(sorted(known))}")
+            raise InputError(
+                f"the grammar's JSON has unknown keys {sorted(set(data) - known)} and lacks {sorted(missing)}; "
+                f"the keys are {', '.join(sorted(known))}"
+            )
         edges, depths, weights = data["edges"], data["depths"], data.get("weights")
         if not isinstance(depths, list) or not isinstance(data["start_states"], list):
             raise InputError("depths and start_states in the grammar's JSON must be lists")
         for name, rows in (("edges", edges), ("weights", weights)):
-            if rows is not None and (not isinstance(rows, list) or not all(
-                    isinstance(r, list) and all(_is_int(x) for x in r) for r in rows)):
-                raise InputError(f"{name} in the grammar's JSON must be a list of lists of whole numbers, one for each state but `#`")
+            if rows is not None and (
+                not isinstance(rows, list) or not all(isinstance(r, list) and all(_is_int(x) for x in r) for r in rows)
+            ):
+                raise InputError(
+                    f"{name} in the grammar's JSON must be a list of lists of whole numbers, one for each state but `#`"
+                )
         if weights is not None and [len(r) for r in weights] != [len(r) for r in edges]:
             raise InputError("weights in the grammar's JSON must have the shape of edges")
-        return cls(data["letters"], depths, [np.array(r, dtype=np.int64) for r in edges], data["start_states"], weights,
-                   data.get("min_length", 1))
+        return cls(
+            data["letters"],
+            depths,
+            [np.array(r, dtype=np.int64) for r in edges],
+            data["start_states"],
+            weights,
+            data.get("min_length", 1),
+        )
 
     def _state(self, state):
         if not _is_int(state) or not 0 <= state < self.num_states:

@@ -163,8 +163,10 @@ def _load_split(task, split):
         parts = [draw_block(task, split, 0, 0, 0)]
     if len(parts) == 1:
         return parts[0]
-    join = [None if getattr(parts[0], name) is None else np.concatenate([getattr(p, name) for p in parts])
-            for name in ("states", "gaps", "distractors")]
+    join = [
+        None if getattr(parts[0], name) is None else np.concatenate([getattr(p, name) for p in parts])
+        for name in ("states", "gaps", "distractors")
+    ]
     return Split(task, *join)
 
 
@@ -204,7 +206,9 @@ def check_disjoint(task, items: np.ndarray, held_out: np.ndarray, first_id: int)
     place = np.minimum(np.searchsorted(held_out, hashes), held_out.size - 1)
     meet = held_out[place] == hashes
     if meet.any():
-        raise _meeting(task, int(meet.sum()), "train", "validation or test", first_id + int(np.argmax(meet)), "num_train")
+        raise _meeting(
+            task, int(meet.sum()), "train", "validation or test", first_id + int(np.argmax(meet)), "num_train"
+        )
 
 
 def _meeting(task, count, split, other, first, field):
@@ -212,4 +216,5 @@ def _meeting(task, count, split, other, first, field):
     return InputError(
         f"{task.name}: {count} of the sequences in {split} stand in {other} too, so the splits are not disjoint; the grammar has too few strings of "
         f"this length for these sizes. {fits[0].upper() + fits[1:]} (from the sequences seen so far), or raise num_items (now {task.num_items}), "
-        "or take a larger grammar")
+        "or take a larger grammar"
+    )

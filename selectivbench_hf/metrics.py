@@ -61,8 +61,13 @@ class ItemScores:
 
     def as_dict(self) -> dict:
         """Counts and the means made from them, for a result record."""
-        return {**asdict(self), "accuracy": self.accuracy, "accuracy_first": self.accuracy_first, "accuracy_last": self.accuracy_last,
-                "loss": self.loss}
+        return {
+            **asdict(self),
+            "accuracy": self.accuracy,
+            "accuracy_first": self.accuracy_first,
+            "accuracy_last": self.accuracy_last,
+            "loss": self.loss,
+        }
 
 
 class ItemAccumulator:
@@ -143,7 +148,13 @@ class Score:
     split: str
 
     def as_dict(self) -> dict:
-        return {"split": self.split, "correct": self.correct, "total": self.total, "accuracy": self.accuracy, "interval": list(self.interval)}
+        return {
+            "split": self.split,
+            "correct": self.correct,
+            "total": self.total,
+            "accuracy": self.accuracy,
+            "interval": list(self.interval),
+        }
 
 
 def score(task, split: str, predictions) -> Score:
@@ -163,14 +174,20 @@ def score(task, split: str, predictions) -> Score:
     data = load_split(task, split)
     given = np.asarray(predictions)
     if given.ndim != 2 or given.shape[1] != data.num_items or not 1 <= given.shape[0] <= len(data):
-        raise InputError(f"predictions for {task.name}/{split} must have the shape (N, {data.num_items}) with N from 1 to {len(data)}, "
-                         f"got {given.shape}")
+        raise InputError(
+            f"predictions for {task.name}/{split} must have the shape (N, {data.num_items}) with N from 1 to {len(data)}, "
+            f"got {given.shape}"
+        )
     if not np.issubdtype(given.dtype, np.integer):
         if not np.issubdtype(given.dtype, np.floating) or not np.array_equal(given, np.floor(given)):
-            raise InputError(f"predictions must be state ids, whole numbers from 0 to {task.num_states - 1}; got {given.dtype}")
+            raise InputError(
+                f"predictions must be state ids, whole numbers from 0 to {task.num_states - 1}; got {given.dtype}"
+            )
         given = given.astype(np.int64)
     if given.min() < 0 or given.max() >= task.num_states:
-        raise InputError(f"predictions must be state ids from 0 to {task.num_states - 1}, got {given.min()}..{given.max()}")
+        raise InputError(
+            f"predictions must be state ids from 0 to {task.num_states - 1}, got {given.min()}..{given.max()}"
+        )
     right = (given == data.states[: len(given)]).sum(1)
     correct, total = int(right.sum()), given.size
     return Score(correct, total, correct / total, bootstrap_interval(right, data.num_items), right, split)

@@ -38,7 +38,9 @@ def _wrap():
             return inner(path, revision, *args, **keywords)
         for given in ("data_files", "data_dir"):
             if keywords.get(given) is not None:
-                raise ValueError(f"selectivbench is generated, not read, so {given} has no meaning for it; a built folder is loaded by its path")
+                raise ValueError(
+                    f"selectivbench is generated, not read, so {given} has no meaning for it; a built folder is loaded by its path"
+                )
         return _module(inner, revision)
 
     factory._selectivbench = True
@@ -55,13 +57,18 @@ def _module(inner, revision):
     from .tasks import DATA_VERSION
 
     given = tuple(inspect.signature(inner).parameters)[: len(EXPECTED)]
-    if given != EXPECTED or not {"module_path", "hash", "builder_kwargs"} <= set(inspect.signature(DatasetModule).parameters):
-        raise RuntimeError(f"datasets {datasets.__version__} changed how it finds builders (parameters {given}), so selectivbench cannot be generated "
-                           "through load_dataset; use a tested version (datasets>=5.2,<6), or `selectivbench build` and load the folder")
+    if given != EXPECTED or not {"module_path", "hash", "builder_kwargs"} <= set(
+        inspect.signature(DatasetModule).parameters
+    ):
+        raise RuntimeError(
+            f"datasets {datasets.__version__} changed how it finds builders (parameters {given}), so selectivbench cannot be generated "
+            "through load_dataset; use a tested version (datasets>=5.2,<6), or `selectivbench build` and load the folder"
+        )
     if str(revision) not in ("None", "main", DATA_VERSION, f"v{DATA_VERSION}"):
         raise datasets.exceptions.DatasetNotFoundError(
             f"revision {str(revision)!r} of selectivbench is not to be had here: this package generates v{DATA_VERSION}; leave revision out or say "
-            f"revision='v{DATA_VERSION}'")
+            f"revision='v{DATA_VERSION}'"
+        )
     return DatasetModule("selectivbench_hf.builder", generator_hash(), {"dataset_name": NAME})
 
 

@@ -49,12 +49,14 @@ class StringLaw:
         self.grammar, self.max_length = grammar, int(max_length)
         table = np.zeros((self.max_length + 2, grammar.num_states), dtype=np.uint64)
         if table.nbytes > 8 << 30:
-            raise InputError(f"max_string_length={max_length} with {grammar.num_states} states needs a table of {table.nbytes >> 30} GB; "
-                             "lower one of them")
+            raise InputError(
+                f"max_string_length={max_length} with {grammar.num_states} states needs a table of {table.nbytes >> 30} GB; "
+                "lower one of them"
+            )
         rows = grammar.indptr[1:-1] - grammar.indptr[1]
-        targets = grammar.targets[grammar.indptr[1]:]
+        targets = grammar.targets[grammar.indptr[1] :]
         degree = np.diff(grammar.indptr)[1:].astype(np.uint64)
-        weights = None if grammar.weights is None else grammar.weights[grammar.indptr[1]:].astype(np.uint64)
+        weights = None if grammar.weights is None else grammar.weights[grammar.indptr[1] :].astype(np.uint64)
         for t in range(self.max_length, 0, -1):
             after = table[t + 1]
             if weights is None:
@@ -65,8 +67,10 @@ class StringLaw:
                 table[t, 0] = 1 << FIXED_POINT
         self.survival = table
         if not table[1, list(grammar.start_states)].any():
-            raise InputError(f"no string of {grammar.min_length} to {max_length} items (with `#`) has a probability above 2^-{FIXED_POINT} in this "
-                             "grammar; raise max_string_length or lower min_string_length")
+            raise InputError(
+                f"no string of {grammar.min_length} to {max_length} items (with `#`) has a probability above 2^-{FIXED_POINT} in this "
+                "grammar; raise max_string_length or lower min_string_length"
+            )
 
     def start_probabilities(self) -> np.ndarray:
         """P(s_1) of each of `grammar.start_states`, float64."""
@@ -85,7 +89,7 @@ class StringLaw:
         """(L + 1,) float64: P(a string has n items, `#` counted), by forward propagation of the law."""
         grammar = self.grammar
         source = np.repeat(np.arange(1, grammar.num_states), np.diff(grammar.indptr)[1:])
-        targets = grammar.targets[grammar.indptr[1]:]
+        targets = grammar.targets[grammar.indptr[1] :]
         plain = np.concatenate([grammar.probabilities(s) for s in range(1, grammar.num_states)])
         at = np.zeros(grammar.num_states)
         at[list(grammar.start_states)] = self.start_probabilities()
@@ -199,7 +203,11 @@ class _Walk:
             chance *= words & np.uint64((1 << ACCEPT_BITS) - 1)
             return chance < self.height[base + self.small_proposal]
         if not hasattr(self, "buffers"):
-            self.buffers = [np.empty(n, np.uint64) for _ in range(3)] + [np.empty(n, np.int64) for _ in range(3)] + [np.empty(n, bool)]
+            self.buffers = (
+                [np.empty(n, np.uint64) for _ in range(3)]
+                + [np.empty(n, np.int64) for _ in range(3)]
+                + [np.empty(n, bool)]
+            )
         high, chance, height, edge, target, where, accepted = self.buffers
         np.right_shift(words, np.uint64(32), out=high)
         if self.alias is None:
@@ -261,7 +269,9 @@ def string_law(grammar: Grammar, max_length: int) -> StringLaw:
     return StringLaw(grammar, max_length)
 
 
-def sample_block(grammar: Grammar, max_length: int, num_items: int, sample_seed: int, split: str, block: int) -> np.ndarray:
+def sample_block(
+    grammar: Grammar, max_length: int, num_items: int, sample_seed: int, split: str, block: int
+) -> np.ndarray:
     """Block `block` of a split, whole: (T, block size) state ids. All `test_gap_*` splits share the sequences of `test`."""
     name = "test" if split.startswith("test") else split
     source = stream("strings", grammar.hash, sample_seed, name, block)

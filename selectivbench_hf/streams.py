@@ -29,4 +29,4 @@ def raw32(source: np.random.Philox, count: int) -> np.ndarray:
 
 def threshold32(probability: float) -> int:
     """The integer t for which a 32-bit word is below t with `probability` (to within 2^-33)."""
-    return int(round(probability * 2**32))
+    return round(probability * 2**32)

@@ -87,8 +87,16 @@ class Task:
         if self.custom_grammar is not None:
             return Grammar.from_json(self.custom_grammar)
         depth = list(self.depth) if isinstance(self.depth, tuple) else self.depth
-        return Grammar.random(self.letters, depth, self.density, self.num_start_states, self.grammar_seed, dirichlet=self.dirichlet,
-                              min_length=self.min_string_length, all_reachable=self.all_reachable)
+        return Grammar.random(
+            self.letters,
+            depth,
+            self.density,
+            self.num_start_states,
+            self.grammar_seed,
+            dirichlet=self.dirichlet,
+            min_length=self.min_string_length,
+            all_reachable=self.all_reachable,
+        )
 
     @property
     def num_symbols(self) -> int:
@@ -153,14 +161,25 @@ class Task:
 
     def _law(self) -> dict:
         """Everything but sizes that decides a byte, grammar by content, under the major data version."""
-        return {"data": DATA_VERSION.split(".")[0], "grammar": self.grammar.hash, "sample_seed": self.sample_seed, "variant": self.variant,
-                "max_string_length": self.max_string_length, "num_items": self.num_items, "noise": self.noise, "noise_scale": self.noise_scale,
-                "distractor_rate": self.distractor_rate, "distractor_start": self.distractor_start}
+        return {
+            "data": DATA_VERSION.split(".")[0],
+            "grammar": self.grammar.hash,
+            "sample_seed": self.sample_seed,
+            "variant": self.variant,
+            "max_string_length": self.max_string_length,
+            "num_items": self.num_items,
+            "noise": self.noise,
+            "noise_scale": self.noise_scale,
+            "distractor_rate": self.distractor_rate,
+            "distractor_start": self.distractor_start,
+        }
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 (64 hex digits) over every parameter that decides a byte of the data or of the scores; the name is none of them."""
-        return _digest({**self._law(), "train_gap": self.train_gap, "test_gaps": self.test_gaps, "splits": self.splits})
+        return _digest(
+            {**self._law(), "train_gap": self.train_gap, "test_gaps": self.test_gaps, "splits": self.splits}
+        )
 
     def split_fingerprint(self, split: str) -> str:
         """The same for one split: two tasks whose split is the same to the byte share it."""
@@ -187,20 +206,29 @@ class Task:
     def describe_level(self) -> str:
         """`te3 (level 3 of 7; 26 letters; 2.34 nats = 3.38 bits)`."""
         nats = self.grammar.topological_entropy()
-        place = f"level {self.level[2]} of 7; " if self.level.startswith("te") else "laptop size; " if self.level == "lite" else ""
+        place = (
+            f"level {self.level[2]} of 7; "
+            if self.level.startswith("te")
+            else "laptop size; "
+            if self.level == "lite"
+            else ""
+        )
         return f"{self.level} ({place}{self.grammar.letters} letters; {nats:.2f} nats = {nats / math.log(2):.2f} bits)"
 
     def describe(self) -> str:
         """One line: the level written out, the variant, and what stands in time."""
-        what = {"plain": "a constant gap after each item", "noisy_gaps": "noise, and gaps of random length after each item",
-                "nongrammatical_gaps": "ungrammatical distractors between the items"}[self.variant]
+        what = {
+            "plain": "a constant gap after each item",
+            "noisy_gaps": "noise, and gaps of random length after each item",
+            "nongrammatical_gaps": "ungrammatical distractors between the items",
+        }[self.variant]
         return f"{self.name}: {self.describe_level()}; {what}; {self.num_items} items a sequence, {self.num_states} states"
 
 
 TASK_FIELDS = tuple(f.name for f in fields(Task) if f.name not in ("name", "variant", "custom_grammar")) + ("grammar",)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _catalogue_fields(name: str) -> tuple:
     level, _, variant = name.partition("_")
     lite = level == "lite"
@@ -208,7 +236,12 @@ def _catalogue_fields(name: str) -> tuple:
     if lite:
         out |= {"max_string_length": 64, "num_items": 64, "num_train": 20_000}
     if variant == "noisy_gaps":
-        out |= {"train_gap": tuple(PAPER_GAPS.items()), "test_gaps": (10, 1, 5, 20, 50, 100), "noise": "uniform", "noise_scale": 0.2}
+        out |= {
+            "train_gap": tuple(PAPER_GAPS.items()),
+            "test_gaps": (10, 1, 5, 20, 50, 100),
+            "noise": "uniform",
+            "noise_scale": 0.2,
+        }
     if variant == "nongrammatical_gaps":
         out |= {"distractor_rate": 0.1, "distractor_start": 8 if lite else 50, "train_gap": ((0, 1),)}
     return tuple(out.items())
@@ -239,13 +272,33 @@ def get_task(task, **keywords) -> Task:
     if isinstance(keywords.get("depth"), list):
         keywords["depth"] = tuple(keywords["depth"])
     if grammar is not None:
-        clash = sorted(set(keywords) & {"letters", "depth", "density", "num_start_states", "grammar_seed", "dirichlet", "all_reachable",
-                                        "min_string_length"})
+        clash = sorted(
+            set(keywords)
+            & {
+                "letters",
+                "depth",
+                "density",
+                "num_start_states",
+                "grammar_seed",
+                "dirichlet",
+                "all_reachable",
+                "min_string_length",
+            }
+        )
         if clash:
             raise InputError(f"{clash[0]} cannot be given together with a whole grammar, which decides it")
         g = _read_grammar(grammar)
-        keywords |= {"custom_grammar": g.to_json(), "letters": None, "depth": None, "density": None, "num_start_states": None, "grammar_seed": None,
-                     "dirichlet": None, "all_reachable": False, "min_string_length": g.min_length}
+        keywords |= {
+            "custom_grammar": g.to_json(),
+            "letters": None,
+            "depth": None,
+            "density": None,
+            "num_start_states": None,
+            "grammar_seed": None,
+            "dirichlet": None,
+            "all_reachable": False,
+            "min_string_length": g.min_length,
+        }
         if base.custom_grammar is None:
             keywords["name"] = base.name + "_custom"
     if keywords.get("noise") == "none":
@@ -261,7 +314,9 @@ def get_task(task, **keywords) -> Task:
 def _base(task) -> Task:
     if isinstance(task, Task):
         return task
-    if isinstance(task, os.PathLike) or (isinstance(task, str) and (task.lstrip().startswith("{") or task.endswith(".json"))):
+    if isinstance(task, os.PathLike) or (
+        isinstance(task, str) and (task.lstrip().startswith("{") or task.endswith(".json"))
+    ):
         text = str(task)
         if not text.lstrip().startswith("{"):
             try:
@@ -338,7 +393,9 @@ def _gap_law(law) -> tuple:
     if not pairs or any(not isinstance(w, numbers.Integral) or isinstance(w, bool) or w < 1 for _, w in pairs):
         raise InputError(f"train_gap needs whole weights of at least 1, got {law!r}")
     if pairs[0][0] < 0 or pairs[-1][0] > MAX_GAP or sum(w for _, w in pairs) > 1 << 20:
-        raise InputError(f"train_gap lengths must be from 0 to {MAX_GAP} and the weights sum to at most {1 << 20}, got {law!r}")
+        raise InputError(
+            f"train_gap lengths must be from 0 to {MAX_GAP} and the weights sum to at most {1 << 20}, got {law!r}"
+        )
     common = math.gcd(*(w for _, w in pairs))
     return tuple((k, int(w) // common) for k, w in pairs)
 
@@ -352,7 +409,12 @@ def _listed(name, value):
 
 
 def _whole(name, value, least=0, most=None):
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least or (most is not None and value > most):
+    if (
+        not isinstance(value, numbers.Integral)
+        or isinstance(value, bool)
+        or value < least
+        or (most is not None and value > most)
+    ):
         span = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise InputError(f"{name} must be a whole number {span}, got {value!r}")
     return int(value)
@@ -370,7 +432,9 @@ def _check(task: Task) -> None:
     _whole("max_string_length", task.max_string_length, 1, 100_000)
     _whole("min_string_length", task.min_string_length, 1)
     if task.min_string_length > task.max_string_length:
-        raise InputError(f"min_string_length={task.min_string_length} is above max_string_length={task.max_string_length}")
+        raise InputError(
+            f"min_string_length={task.min_string_length} is above max_string_length={task.max_string_length}"
+        )
     _whole("sample_seed", task.sample_seed)
     if task.grammar_seed is not None:
         _whole("grammar_seed", task.grammar_seed)
@@ -386,7 +450,9 @@ def _check(task: Task) -> None:
     if task.variant != "nongrammatical_gaps" and task.distractor_rate:
         raise InputError(f"distractor_rate has a meaning in nongrammatical_gaps only; {task.name} is {task.variant}")
     if task.variant == "nongrammatical_gaps" and (task.train_gap != ((0, 1),) or task.test_gaps):
-        raise InputError(f"train_gap and test_gaps have no meaning in nongrammatical_gaps ({task.name}); its gaps are distractors")
+        raise InputError(
+            f"train_gap and test_gaps have no meaning in nongrammatical_gaps ({task.name}); its gaps are distractors"
+        )
 
 
 def _digest(data) -> str:

@@ -15,7 +15,7 @@ from selectivbench_hf import get_task, task_names
 from selectivbench_hf.builder import content_hash, features_of, iterate_tables, shards
 
 sys.path.insert(0, str(Path(__file__).parent / "golden"))
-from regenerate import SIZES  # noqa: E402
+from regenerate import SIZES
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "content_hashes.json").read_text())
 ROOT = Path(__file__).parent.parent
@@ -71,9 +71,17 @@ def test_default_config_names_and_infos(load):
     assert load(num_train=10)["train"].num_rows == 10  # without a name: the default config
 
 
-@pytest.mark.parametrize("keywords", [
-    dict(grammar_seed=2), dict(num_items=80, max_string_length=64), dict(train_gap={1: 1, 30: 1}, test_gaps=[2]), dict(noise="gaussian", noise_scale=0.5),
-    dict(grammar=sb.Grammar.random(letters=70, depth=1, seed=4)), dict(letters=60, depth=3)])
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        dict(grammar_seed=2),
+        dict(num_items=80, max_string_length=64),
+        dict(train_gap={1: 1, 30: 1}, test_gaps=[2]),
+        dict(noise="gaussian", noise_scale=0.5),
+        dict(grammar=sb.Grammar.random(letters=70, depth=1, seed=4)),
+        dict(letters=60, depth=3),
+    ],
+)
 def test_keywords_reach_the_data(load, keywords):
     sizes = dict(num_train=12, num_validation=3, num_test=3)
     ds = load("lite_noisy_gaps", **sizes, **keywords)
@@ -91,7 +99,10 @@ def get_first(ds):
 
 def test_one_content_one_cache_entry(load):
     sizes = dict(num_train=12, num_validation=3, num_test=3)
-    files = [load("lite", **sizes, **kw)["train"].cache_files[0]["filename"] for kw in ({}, {"grammar_seed": 1}, {"density": 0.4}, {"grammar_seed": 2})]
+    files = [
+        load("lite", **sizes, **kw)["train"].cache_files[0]["filename"]
+        for kw in ({}, {"grammar_seed": 1}, {"density": 0.4}, {"grammar_seed": 2})
+    ]
     assert files[0] == files[1] == files[2] != files[3]
     before = os.stat(files[0]).st_mtime_ns
     load("lite", **sizes)
@@ -114,18 +125,21 @@ def test_the_cache_key_covers_version_and_every_generating_module(monkeypatch, t
     assert builder.generator_hash() == first and tasks.DATA_VERSION == "1.0.0"
 
 
-@pytest.mark.parametrize("name, keywords, words", [
-    ("te9", {}, "unknown config 'te9' in selectivbench; did you mean 'te7'"),
-    ("te3_noisy", {}, "did you mean 'te3_noisy_gaps'"),
-    ("te3", {"revision": "v9.9.9"}, "this package generates v1.0.0"),
-    ("te3", {"revision": "abc1234"}, "this package generates v1.0.0"),
-    ("te3", {"gramar_seed": 2}, "did you mean 'grammar_seed'"),
-    ("te3", {"data_dir": "x"}, "data_dir has no meaning"),
-    ("te3", {"data_files": "x.csv"}, "data_files has no meaning"),
-    ("te3", {"num_items": -1}, "num_items must be a whole number from 1"),
-    ("te3", {"num_validation": 0}, "num_validation must be a whole number from 1"),
-    ("lite", {"num_items": 2, "num_train": 100}, "the splits are not disjoint"),
-])
+@pytest.mark.parametrize(
+    "name, keywords, words",
+    [
+        ("te9", {}, "unknown config 'te9' in selectivbench; did you mean 'te7'"),
+        ("te3_noisy", {}, "did you mean 'te3_noisy_gaps'"),
+        ("te3", {"revision": "v9.9.9"}, "this package generates v1.0.0"),
+        ("te3", {"revision": "abc1234"}, "this package generates v1.0.0"),
+        ("te3", {"gramar_seed": 2}, "did you mean 'grammar_seed'"),
+        ("te3", {"data_dir": "x"}, "data_dir has no meaning"),
+        ("te3", {"data_files": "x.csv"}, "data_files has no meaning"),
+        ("te3", {"num_items": -1}, "num_items must be a whole number from 1"),
+        ("te3", {"num_validation": 0}, "num_validation must be a whole number from 1"),
+        ("lite", {"num_items": 2, "num_train": 100}, "the splits are not disjoint"),
+    ],
+)
 def test_refusals(load, name, keywords, words):
     with pytest.raises(Exception, match=words) as told:
         load(name, **keywords)
@@ -162,33 +176,59 @@ def test_a_folder_of_the_same_name_does_not_take_it(load):
 
 
 def run(code, cwd, **env):
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=cwd, capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(cwd / "cache"), **env})
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "HF_HUB_OFFLINE": "1",
+            "HF_DATASETS_CACHE": str(cwd / "cache"),
+            **env,
+        },
+    )
 
 
-@pytest.mark.parametrize("order", ["import selectivbench_hf\nfrom datasets import load_dataset", "from datasets import load_dataset\nimport selectivbench_hf",
-                                   "import datasets.load\nimport selectivbench_hf\nfrom datasets import load_dataset"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import selectivbench_hf\nfrom datasets import load_dataset",
+        "from datasets import load_dataset\nimport selectivbench_hf",
+        "import datasets.load\nimport selectivbench_hf\nfrom datasets import load_dataset",
+    ],
+)
 def test_either_order_of_imports_offline(tmp_path, order):
-    done = run(order + """
+    done = run(
+        order
+        + """
 ds = load_dataset("selectivbench", "lite", num_train=5, num_validation=2, num_test=2)
 import datasets.inspect, datasets.load
 assert datasets.inspect.dataset_module_factory is datasets.load.dataset_module_factory
 print(ds["train"].num_rows)
-""", tmp_path)
+""",
+        tmp_path,
+    )
     assert done.stdout.strip().endswith("5"), done.stderr
 
 
 def test_the_import_is_light(tmp_path):
-    done = run("""
+    done = run(
+        """
         import sys, selectivbench_hf
         assert selectivbench_hf.__version__
         print([m for m in ("torch", "transformers", "datasets", "fla", "numpy", "scipy", "pyarrow") if m in sys.modules])
-        """, tmp_path)
+        """,
+        tmp_path,
+    )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
 def test_a_changed_signature_is_told_when_the_name_is_loaded(tmp_path):
-    done = run("""
+    done = run(
+        """
         import datasets.load
         datasets.load.dataset_module_factory = lambda where, which=None, **kw: None
         import selectivbench_hf
@@ -196,14 +236,17 @@ def test_a_changed_signature_is_told_when_the_name_is_loaded(tmp_path):
             datasets.load_dataset("selectivbench", "lite")
         except RuntimeError as error:
             print(error)
-        """, tmp_path)
+        """,
+        tmp_path,
+    )
     assert "changed how it finds builders" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_num_proc_under_other_start_methods(tmp_path, method):
     script = tmp_path / "main.py"
-    script.write_text(textwrap.dedent(f"""
+    script.write_text(
+        textwrap.dedent(f"""
         import multiprocess, sys
         import selectivbench_hf
         from datasets import load_dataset
@@ -211,9 +254,16 @@ def test_num_proc_under_other_start_methods(tmp_path, method):
             multiprocess.set_start_method("{method}", force=True)
             ds = load_dataset("selectivbench", "lite", num_train=8, num_validation=2, num_test=2, num_proc=2)
             print(ds["train"]["example_id"][:])
-        """))
-    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(tmp_path / "cache")})
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(tmp_path / "cache")},
+    )
     assert done.stdout.strip().endswith("[0, 1, 2, 3, 4, 5, 6, 7]"), done.stderr[-2000:]
 
 
@@ -223,7 +273,7 @@ def test_streams_split_by_node_lose_and_double_nothing(load, world):
 
     stream = load("lite", num_train=103, streaming=True)["train"]
     ids = [[r["example_id"] for r in split_dataset_by_node(stream, rank, world)] for rank in range(world)]
-    assert sorted(sum(ids, [])) == list(range(103))
+    assert sorted(i for rank in ids for i in rank) == list(range(103))
     shuffled = stream.shuffle(seed=1, buffer_size=20)
     shuffled.set_epoch(3)
     assert sorted(r["example_id"] for r in shuffled) == list(range(103))
@@ -241,10 +291,15 @@ def test_narrow_types_reach_every_framework(load):
     assert np.array_equal(ds.to_pandas()["labels"][0], expected)
     batch = sb.Collator(get_task("te3", num_train=8), "train")([ds[i] for i in range(8)])
     assert batch["labels"].dtype == torch.int64 and np.array_equal(batch["labels"][0], expected)
-    assert torch.nn.functional.cross_entropy(torch.zeros(400, 677), batch["labels"][0]).item() == pytest.approx(np.log(677))
+    assert torch.nn.functional.cross_entropy(torch.zeros(400, 677), batch["labels"][0]).item() == pytest.approx(
+        np.log(677)
+    )
 
 
-@pytest.mark.parametrize("name, sizes", [("te7", {}), ("lite", {}), ("lite", dict(num_train=3, num_test=1)), ("te1_noisy_gaps", dict(num_train=50_001))])
+@pytest.mark.parametrize(
+    "name, sizes",
+    [("te7", {}), ("lite", {}), ("lite", dict(num_train=3, num_test=1)), ("te1_noisy_gaps", dict(num_train=50_001))],
+)
 def test_shards_cover_and_share(name, sizes):
     task = get_task(name, **sizes)
     for split, size in task.splits.items():

@@ -28,8 +28,14 @@ def test_a_batch_equals_a_loop_over_its_rows(ids, epoch, seed):
         onehot = np.eye(TASK.num_symbols + 1, dtype=np.float32)[laid.input_ids][:, :-1]
         expected = onehot + noise(TASK, "train", example, n, seed=seed, epoch=epoch)
         assert np.array_equal(batch["input_features"][row, :n], expected)
-        assert np.array_equal(batch["labels"][row, :n], laid.labels) and np.array_equal(batch["item_ids"][row, :n], laid.item_ids)
-        assert not batch["input_features"][row, n:].any() and (batch["labels"][row, n:] == -100).all() and (batch["item_ids"][row, n:] == -1).all()
+        assert np.array_equal(batch["labels"][row, :n], laid.labels) and np.array_equal(
+            batch["item_ids"][row, :n], laid.item_ids
+        )
+        assert (
+            not batch["input_features"][row, n:].any()
+            and (batch["labels"][row, n:] == -100).all()
+            and (batch["item_ids"][row, n:] == -1).all()
+        )
         assert (batch["input_ids"][row, n:] == TASK.blank_id).all()
         alone = make_batch(TASK, "train", [example], epoch=epoch, seed=seed)["input_features"][0]
         assert np.array_equal(alone, expected)  # whatever stands beside it
@@ -38,7 +44,9 @@ def test_a_batch_equals_a_loop_over_its_rows(ids, epoch, seed):
 def test_noise_keys():
     one = noise(TASK, "test", 3, 20)
     assert np.array_equal(one, noise(TASK, "test", 3, 20)) and np.array_equal(one[:7], noise(TASK, "test", 3, 7))
-    assert not np.array_equal(one, noise(TASK, "test", 4, 20)) and not np.array_equal(one, noise(TASK, "test_gap_1", 3, 20))
+    assert not np.array_equal(one, noise(TASK, "test", 4, 20)) and not np.array_equal(
+        one, noise(TASK, "test_gap_1", 3, 20)
+    )
     other_sizes = get_task("lite_noisy_gaps", num_train=7, num_test=4)
     assert np.array_equal(one, noise(other_sizes, "test", 3, 20))
     assert not np.array_equal(one, noise(get_task("lite_noisy_gaps", sample_seed=2), "test", 3, 20))
@@ -48,7 +56,7 @@ def test_noise_keys():
 
 def test_uniform_noise_law_and_stand_alone_recipe():
     drawn = noise(TASK, "test", 0, 5000)
-    assert drawn.dtype == np.float32 and 0 <= drawn.min() and drawn.max() < np.float32(0.2)
+    assert drawn.dtype == np.float32 and drawn.min() >= 0 and drawn.max() < np.float32(0.2)
     counts = np.histogram(drawn, 50, (0, 0.2))[0]
     assert abs(((counts - drawn.size / 50) ** 2 / (drawn.size / 50)).sum() - 49) < 5 * np.sqrt(98)
     # the recipe of the protocol, written out
@@ -102,18 +110,21 @@ def test_epoch_order_is_a_uniform_permutation():
     assert epoch_order(0, 0, 0).shape == (0,)
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: sb.batches(TASK, "tests", 4), "did you mean 'test'"),
-    (lambda: sb.batches(TASK, "test", 0), "at least 1"),
-    (lambda: sb.batches(TASK, "test", 4, max_sequences=0), "at least 1"),
-    (lambda: sb.batches(TASK, "test", 64, drop_last=True), "leaves no batch"),
-    (lambda: sb.batches("lit", "test", 4), "did you mean 'lite'"),
-    (lambda: make_batch(TASK, "test", [6]), "run from 0 to 5"),
-    (lambda: make_batch(TASK, "test", [-1]), "run from 0 to 5"),
-    (lambda: make_batch(TASK, "train", [0], epoch=0), "needs a data seed"),
-    (lambda: sb.Collator(TASK, "tset"), "did you mean 'test'"),
-    (lambda: sb.Collator(TASK)([{"input_ids": [1]}]), "lack the columns .*remove_unused_columns"),
-])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: sb.batches(TASK, "tests", 4), "did you mean 'test'"),
+        (lambda: sb.batches(TASK, "test", 0), "at least 1"),
+        (lambda: sb.batches(TASK, "test", 4, max_sequences=0), "at least 1"),
+        (lambda: sb.batches(TASK, "test", 64, drop_last=True), "leaves no batch"),
+        (lambda: sb.batches("lit", "test", 4), "did you mean 'lite'"),
+        (lambda: make_batch(TASK, "test", [6]), "run from 0 to 5"),
+        (lambda: make_batch(TASK, "test", [-1]), "run from 0 to 5"),
+        (lambda: make_batch(TASK, "train", [0], epoch=0), "needs a data seed"),
+        (lambda: sb.Collator(TASK, "tset"), "did you mean 'test'"),
+        (lambda: sb.Collator(TASK)([{"input_ids": [1]}]), "lack the columns .*remove_unused_columns"),
+    ],
+)
 def test_bad_input_gets_a_sentence(call, words):
     with pytest.raises(InputError, match=words):
         call()

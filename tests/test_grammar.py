@@ -13,8 +13,14 @@ from selectivbench_hf import Grammar, InputError
 
 
 @settings(max_examples=40, deadline=None)
-@given(letters=st.integers(2, 12), depth=st.integers(1, 8), density=st.floats(0.3, 1), seed=st.integers(0, 10**6), starts=st.integers(1, 3),
-       dirichlet=st.sampled_from([None, 0.3, 1.0, 5.0]))
+@given(
+    letters=st.integers(2, 12),
+    depth=st.integers(1, 8),
+    density=st.floats(0.3, 1),
+    seed=st.integers(0, 10**6),
+    starts=st.integers(1, 3),
+    dirichlet=st.sampled_from([None, 0.3, 1.0, 5.0]),
+)
 def test_random_grammars_are_valid(letters, depth, density, seed, starts, dirichlet):
     starts = min(starts, letters * depth)
     try:
@@ -42,7 +48,7 @@ def test_edges_follow_the_law():
     instances = np.zeros(40)
     for seed in range(1, 5):
         g = Grammar.random(letters=40, seed=seed)
-        targets = g.targets[g.indptr[1]:]
+        targets = g.targets[g.indptr[1] :]
         exits += (targets == 0).sum()
         edges += (targets > 0).sum()
         instances += np.bincount((targets[targets > 0] - 1) % 40, minlength=40)
@@ -63,7 +69,9 @@ def test_ids_and_labels():
     assert big.state_label(59) == "l30.1"
 
 
-@pytest.mark.parametrize("letters, nats", [(8, 1.2), (20, 2.1), (24, 2.3), (26, 2.3), (30, 2.5), (34, 2.6), (38, 2.7), (40, 2.8)])
+@pytest.mark.parametrize(
+    "letters, nats", [(8, 1.2), (20, 2.1), (24, 2.3), (26, 2.3), (30, 2.5), (34, 2.6), (38, 2.7), (40, 2.8)]
+)
 def test_entropies_of_the_catalogue(letters, nats):
     g = Grammar.random(letters=letters, seed=1)
     matrix = np.zeros((g.num_states, g.num_states))
@@ -75,29 +83,34 @@ def test_entropies_of_the_catalogue(letters, nats):
 
 
 def test_entropy_of_known_automata():
-    assert Grammar(1, [1], [[0]], [1]).topological_entropy() == pytest.approx(0, abs=1e-12)  # a # a # ...: one sequence
+    assert Grammar(1, [1], [[0]], [1]).topological_entropy() == pytest.approx(
+        0, abs=1e-12
+    )  # a # a # ...: one sequence
     golden = Grammar(2, [1, 1], [[1, 2, 0], [1, 0]], [1])  # after b never b; # only leads to a
     radius = max(abs(np.linalg.eigvals(np.array([[0, 1, 0], [1, 1, 1], [1, 1, 0]]))))
     assert golden.topological_entropy() == pytest.approx(math.log(radius))
 
 
-@pytest.mark.parametrize("keywords, words", [
-    (dict(letters=1), "more than the 1 states"),
-    (dict(letters=2, depth=1, density=0.01, num_start_states=1), "some state could not reach"),
-    (dict(density=0), "at 0 no state could reach"),
-    (dict(density=-1), "density"),
-    (dict(density=math.nan), "density"),
-    (dict(density=1.5), "density"),
-    (dict(letters=3, depth=1, num_start_states=4), "num_start_states=4 is more than the 3"),
-    (dict(letters=3, depth=[1, 2]), "2 entries for 3 letters"),
-    (dict(letters=0), "letters must be a whole number"),
-    (dict(letters=2.5), "letters must be a whole number"),
-    (dict(letters=5000), "lower letters or depth"),
-    (dict(letters=40, density=1e-4), "no valid grammar in"),
-    (dict(seed="x"), "seed must be a whole number"),
-    (dict(dirichlet=0), "dirichlet"),
-    (dict(letters=3, min_length=0), "min_length"),
-])
+@pytest.mark.parametrize(
+    "keywords, words",
+    [
+        (dict(letters=1), "more than the 1 states"),
+        (dict(letters=2, depth=1, density=0.01, num_start_states=1), "some state could not reach"),
+        (dict(density=0), "at 0 no state could reach"),
+        (dict(density=-1), "density"),
+        (dict(density=math.nan), "density"),
+        (dict(density=1.5), "density"),
+        (dict(letters=3, depth=1, num_start_states=4), "num_start_states=4 is more than the 3"),
+        (dict(letters=3, depth=[1, 2]), "2 entries for 3 letters"),
+        (dict(letters=0), "letters must be a whole number"),
+        (dict(letters=2.5), "letters must be a whole number"),
+        (dict(letters=5000), "lower letters or depth"),
+        (dict(letters=40, density=1e-4), "no valid grammar in"),
+        (dict(seed="x"), "seed must be a whole number"),
+        (dict(dirichlet=0), "dirichlet"),
+        (dict(letters=3, min_length=0), "min_length"),
+    ],
+)
 def test_impossible_requests_end_in_a_sentence(keywords, words):
     start = time.perf_counter()
     with pytest.raises(InputError, match=words):
@@ -130,29 +143,38 @@ def test_all_reachable():
 
 
 def _json(**changes):
-    data = {"format": "selectivbench-grammar-1", "letters": 2, "depths": [1, 1], "start_states": [1], "edges": [[2], [0, 1]]}
+    data = {
+        "format": "selectivbench-grammar-1",
+        "letters": 2,
+        "depths": [1, 1],
+        "start_states": [1],
+        "edges": [[2], [0, 1]],
+    }
     return {**data, **changes}
 
 
-@pytest.mark.parametrize("data, words", [
-    (_json(edges=[[2], [1]]), "can never reach `#`: a1, b1"),  # a cycle a -> b -> a
-    (_json(start_states=[0]), "cannot be a start state"),
-    (_json(start_states=[1, 1]), "distinct"),
-    (_json(start_states=[]), "distinct"),
-    (_json(edges=[[2], [0, 7]]), "unknown state 7"),
-    (_json(edges=[[2], [0, -1]]), "unknown state -1"),
-    (_json(edges=[[], [0]]), "can never reach"),
-    (_json(edges=[[2, 2], [0]]), "two edges to b"),
-    (_json(edges=[[2]]), "needs 2 rows"),
-    (_json(edges=[[0.5], [0]]), "whole numbers"),
-    (_json(depths=[1]), "1 entries for 2 letters"),
-    (_json(colour="red"), "colour"),
-    (_json(format="x"), "format"),
-    (_json(weights=[[1], [1, 2]]), "sum to 1048576"),
-    (_json(weights=[[1], [1]]), "shape of edges"),
-    ("{", "not valid JSON"),
-    ([1], "must be"),
-])
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (_json(edges=[[2], [1]]), "can never reach `#`: a1, b1"),  # a cycle a -> b -> a
+        (_json(start_states=[0]), "cannot be a start state"),
+        (_json(start_states=[1, 1]), "distinct"),
+        (_json(start_states=[]), "distinct"),
+        (_json(edges=[[2], [0, 7]]), "unknown state 7"),
+        (_json(edges=[[2], [0, -1]]), "unknown state -1"),
+        (_json(edges=[[], [0]]), "can never reach"),
+        (_json(edges=[[2, 2], [0]]), "two edges to b"),
+        (_json(edges=[[2]]), "needs 2 rows"),
+        (_json(edges=[[0.5], [0]]), "whole numbers"),
+        (_json(depths=[1]), "1 entries for 2 letters"),
+        (_json(colour="red"), "colour"),
+        (_json(format="x"), "format"),
+        (_json(weights=[[1], [1, 2]]), "sum to 1048576"),
+        (_json(weights=[[1], [1]]), "shape of edges"),
+        ("{", "not valid JSON"),
+        ([1], "must be"),
+    ],
+)
 def test_json_gets_the_same_checks(data, words):
     with pytest.raises(InputError, match=words):
         Grammar.from_json(data if isinstance(data, (str, list)) else json.dumps(data))
@@ -169,4 +191,13 @@ def test_golden_grammars():
     assert [Grammar.random(letters=n).hash[:12] for n in (8, 20, 24, 26, 30, 34, 38, 40)] == GOLDEN
 
 
-GOLDEN = ["5a8d4030be74", "aa0bbd6af7da", "26b04194b3a5", "a877d5a4458f", "8ed248cd2075", "3b926c272c10", "48793975ba6e", "6c978145113e"]
+GOLDEN = [
+    "5a8d4030be74",
+    "aa0bbd6af7da",
+    "26b04194b3a5",
+    "a877d5a4458f",
+    "8ed248cd2075",
+    "3b926c272c10",
+    "48793975ba6e",
+    "6c978145113e",
+]

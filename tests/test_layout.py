@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from test_sampling import chi2
 
 from selectivbench_hf import Grammar, InputError, get_task
-from selectivbench_hf.layout import check_disjoint, draw_block, held_out_hashes, illegal_symbols, load_split, sequence_hashes
+from selectivbench_hf.layout import (
+    check_disjoint,
+    draw_block,
+    held_out_hashes,
+    illegal_symbols,
+    load_split,
+    sequence_hashes,
+)
 from selectivbench_hf.tasks import PAPER_GAPS
 
 
@@ -16,7 +23,9 @@ def by_hand(data, row, blank):
     ids, labels, items = [], [], []
     for t in range(data.num_items):
         for step in range(1 + int(data.gaps[row, t])):
-            shown = data.items[row, t] if step == 0 else blank if data.distractors is None else data.distractors[row, t]
+            shown = (
+                data.items[row, t] if step == 0 else blank if data.distractors is None else data.distractors[row, t]
+            )
             ids.append(int(shown))
             labels.append(int(data.states[row, t]))
             items.append(t)
@@ -24,8 +33,12 @@ def by_hand(data, row, blank):
 
 
 @settings(max_examples=25, deadline=None)
-@given(variant=st.sampled_from(["lite", "lite_noisy_gaps", "lite_nongrammatical_gaps"]), split=st.sampled_from(["train", "validation", "test"]),
-       num_items=st.integers(1, 64), rows=st.lists(st.integers(0, 9), min_size=0, max_size=6))
+@given(
+    variant=st.sampled_from(["lite", "lite_noisy_gaps", "lite_nongrammatical_gaps"]),
+    split=st.sampled_from(["train", "validation", "test"]),
+    num_items=st.integers(1, 64),
+    rows=st.lists(st.integers(0, 9), min_size=0, max_size=6),
+)
 def test_layout_equals_a_loop(variant, split, num_items, rows):
     task = get_task(variant, num_train=10, num_validation=10, num_test=10, num_items=num_items)
     data = draw_block(task, split, 0, 0, 10)  # the layout alone: short sequences cannot be disjoint
@@ -33,7 +46,7 @@ def test_layout_equals_a_loop(variant, split, num_items, rows):
     expected = [by_hand(data, r, task.blank_id) for r in rows]
     assert laid.lengths.tolist() == [len(e[0]) for e in expected]
     for column, at in (("input_ids", 0), ("labels", 1), ("item_ids", 2)):
-        assert getattr(laid, column).tolist() == sum((e[at] for e in expected), [])
+        assert getattr(laid, column).tolist() == [x for e in expected for x in e[at]]
     assert laid.lengths.max(initial=0) <= task.max_steps(split)
 
 
@@ -52,15 +65,33 @@ def test_gap_lengths_follow_the_law():
     tilted = expected * (1 + 0.01 * (-1) ** np.arange(11))
     assert chi2(observed, tilted / tilted.sum() * data.gaps.size) > 5
     # independent of the item before and of the position
-    table = np.bincount(data.gaps[:, :-1].ravel() * 11 + data.gaps[:, 1:].ravel(), minlength=121).reshape(11, 11)[1:, 1:]
+    table = np.bincount(data.gaps[:, :-1].ravel() * 11 + data.gaps[:, 1:].ravel(), minlength=121).reshape(11, 11)[
+        1:, 1:
+    ]
     assert chi2(table, table.sum(1)[:, None] * table.sum(0) / table.sum(), 19) < 5
 
 
 def test_test_gaps_are_constant_and_share_their_sequences():
     task = get_task("lite_noisy_gaps")
-    assert list(task.splits) == ["train", "validation", "test", "test_gap_1", "test_gap_5", "test_gap_20", "test_gap_50", "test_gap_100"]
+    assert list(task.splits) == [
+        "train",
+        "validation",
+        "test",
+        "test_gap_1",
+        "test_gap_5",
+        "test_gap_20",
+        "test_gap_50",
+        "test_gap_100",
+    ]
     states = load_split(task, "test").states
-    for split, gap in {"test": 10, "test_gap_1": 1, "test_gap_5": 5, "test_gap_20": 20, "test_gap_50": 50, "test_gap_100": 100}.items():
+    for split, gap in {
+        "test": 10,
+        "test_gap_1": 1,
+        "test_gap_5": 5,
+        "test_gap_20": 20,
+        "test_gap_50": 50,
+        "test_gap_100": 100,
+    }.items():
         data = load_split(task, split)
         assert (data.gaps == gap).all() and np.array_equal(data.states, states)
         assert data.steps().tolist() == [64 * (gap + 1)] * 1000
@@ -132,8 +163,11 @@ def test_a_leak_is_caught_and_told():
     leaking = load_split(task, "train").items.copy()
     leaking[700] = load_split(task, "test").items[3]
     leaking[900] = load_split(task, "validation").items[0]
-    with pytest.raises(InputError, match=r"lite: 2 of the sequences in train stand in validation or test too.* num_train up to 5700 fits|"
-                                         r"lite: 2 of the sequences in train stand in validation or test too.*Num_train up to 5700 fits"):
+    with pytest.raises(
+        InputError,
+        match=r"lite: 2 of the sequences in train stand in validation or test too.* num_train up to 5700 fits|"
+        r"lite: 2 of the sequences in train stand in validation or test too.*Num_train up to 5700 fits",
+    ):
         check_disjoint(task, leaking, held_out, 5000)
 
 

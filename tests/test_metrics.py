@@ -37,8 +37,12 @@ def dense(logits, labels, item_ids):
 
 
 @settings(max_examples=25, deadline=None)
-@given(ids=st.lists(st.integers(0, 19), min_size=1, max_size=4), chunk=st.sampled_from([1, 2, 5, 33, 1000]), seed=st.integers(0, 999),
-       pull=st.floats(0, 6))
+@given(
+    ids=st.lists(st.integers(0, 19), min_size=1, max_size=4),
+    chunk=st.sampled_from([1, 2, 5, 33, 1000]),
+    seed=st.integers(0, 999),
+    pull=st.floats(0, 6),
+)
 def test_chunks_equal_the_dense_loop(ids, chunk, seed, pull):
     batch = make_batch(TASK, "train", ids, epoch=0, seed=0)
     labels, item_ids = torch.from_numpy(batch["labels"]), torch.from_numpy(batch["item_ids"])
@@ -61,8 +65,11 @@ def test_parts_add_up_whatever_the_batches():
         for batch in sb.batches(TASK, "test", size):
             labels, item_ids = torch.from_numpy(batch["labels"]), torch.from_numpy(batch["item_ids"])
             for row, example in enumerate(batch["example_id"]):
-                logits.setdefault(example, torch.randn(labels.shape[1], 65, generator=torch.Generator().manual_seed(int(example))) + 0.5
-                                  * torch.nn.functional.one_hot(labels[row].clamp(min=0), 65))
+                logits.setdefault(
+                    example,
+                    torch.randn(labels.shape[1], 65, generator=torch.Generator().manual_seed(int(example)))
+                    + 0.5 * torch.nn.functional.one_hot(labels[row].clamp(min=0), 65),
+                )
             part = ItemAccumulator(labels, item_ids)
             part.add(torch.stack([logits[e] for e in batch["example_id"]]), 0)
             total += part.scores()
@@ -78,9 +85,19 @@ def test_padding_is_never_counted():
     item_ids = torch.tensor([[0, 0, 1], [0, -1, -1]])
     scores = ItemAccumulator(labels, item_ids)
     scores.add(torch.zeros(2, 3, 9), 0)  # ties go to state 0: all wrong
-    assert scores.scores().as_dict() == {"correct": 0, "correct_first": 0, "correct_last": 0, "total": 3, "steps": 4, "sequences": 2,
-                                         "loss_sum": pytest.approx(4 * np.log(9)), "accuracy": 0.0, "accuracy_first": 0.0, "accuracy_last": 0.0,
-                                         "loss": pytest.approx(np.log(9))}
+    assert scores.scores().as_dict() == {
+        "correct": 0,
+        "correct_first": 0,
+        "correct_last": 0,
+        "total": 3,
+        "steps": 4,
+        "sequences": 2,
+        "loss_sum": pytest.approx(4 * np.log(9)),
+        "accuracy": 0.0,
+        "accuracy_first": 0.0,
+        "accuracy_last": 0.0,
+        "loss": pytest.approx(np.log(9)),
+    }
 
 
 def test_the_sum_votes_and_first_and_last_stand_alone():
@@ -112,17 +129,20 @@ def test_score_of_predictions():
     assert json.dumps(got.as_dict(), allow_nan=False)
 
 
-@pytest.mark.parametrize("predictions, words", [
-    (np.zeros((12, 39), int), r"must have the shape \(N, 40\)"),
-    (np.zeros((0, 40), int), "N from 1 to 12"),
-    (np.zeros((13, 40), int), "N from 1 to 12"),
-    (np.zeros(40, int), "shape"),
-    (np.full((2, 40), 0.5), "whole numbers"),
-    (np.full((2, 40), np.nan), "whole numbers"),
-    (np.full((2, 40), 65), "ids from 0 to 64"),
-    (np.full((2, 40), -1), "ids from 0 to 64"),
-    (np.full((2, 40), "a"), "whole numbers"),
-])
+@pytest.mark.parametrize(
+    "predictions, words",
+    [
+        (np.zeros((12, 39), int), r"must have the shape \(N, 40\)"),
+        (np.zeros((0, 40), int), "N from 1 to 12"),
+        (np.zeros((13, 40), int), "N from 1 to 12"),
+        (np.zeros(40, int), "shape"),
+        (np.full((2, 40), 0.5), "whole numbers"),
+        (np.full((2, 40), np.nan), "whole numbers"),
+        (np.full((2, 40), 65), "ids from 0 to 64"),
+        (np.full((2, 40), -1), "ids from 0 to 64"),
+        (np.full((2, 40), "a"), "whole numbers"),
+    ],
+)
 def test_bad_predictions_get_a_sentence(predictions, words):
     with pytest.raises(InputError, match=words):
         sb.score(TASK, "test", predictions)

@@ -8,8 +8,13 @@ from selectivbench_hf.sampling import StringLaw, sample_block, string_law
 from selectivbench_hf.streams import GENERATOR_VERSION, raw32, stream, stream_key
 
 SMALL = Grammar(2, [2, 1], [[1, 3], [0, 2, 3], [0, 1]], [1, 2, 3])
-SKEWED = Grammar(2, [2, 1], [[1, 3], [0, 2, 3], [0, 1]], [1, 2],
-                 weights=[[1 << 19, 1 << 19], [1 << 10, (1 << 19) - (1 << 10), 1 << 19], [1 << 4, (1 << 20) - (1 << 4)]])
+SKEWED = Grammar(
+    2,
+    [2, 1],
+    [[1, 3], [0, 2, 3], [0, 1]],
+    [1, 2],
+    weights=[[1 << 19, 1 << 19], [1 << 10, (1 << 19) - (1 << 10), 1 << 19], [1 << 4, (1 << 20) - (1 << 4)]],
+)
 
 
 def strings(grammar, longest):
@@ -31,8 +36,16 @@ def strings(grammar, longest):
     return found
 
 
-@pytest.mark.parametrize("grammar, longest", [(SMALL, 7), (SMALL, 2), (SKEWED, 8), (Grammar.random(4, 2, 0.5, 2, 3), 6),
-                                              (Grammar(2, [2, 1], [[1, 3], [0, 2, 3], [0, 1]], [1, 2, 3], min_length=4), 7)])
+@pytest.mark.parametrize(
+    "grammar, longest",
+    [
+        (SMALL, 7),
+        (SMALL, 2),
+        (SKEWED, 8),
+        (Grammar.random(4, 2, 0.5, 2, 3), 6),
+        (Grammar(2, [2, 1], [[1, 3], [0, 2, 3], [0, 1]], [1, 2, 3], min_length=4), 7),
+    ],
+)
 def test_law_equals_enumeration(grammar, longest):
     law, kept = StringLaw(grammar, longest), strings(grammar, longest)
     total = sum(p for _, p in kept)
@@ -96,8 +109,10 @@ def chi2(observed, expected, totals=1):
 def transition_counts(grammar, states, position, at):
     """(S, S) counts of transitions out of items at position `at` of their string."""
     here = (position[:, :-1] == at) & (states[:, :-1] != 0)
-    return np.bincount(states[:, :-1][here].astype(np.int64) * grammar.num_states + states[:, 1:][here],
-                       minlength=grammar.num_states**2).reshape(grammar.num_states, -1)
+    return np.bincount(
+        states[:, :-1][here].astype(np.int64) * grammar.num_states + states[:, 1:][here],
+        minlength=grammar.num_states**2,
+    ).reshape(grammar.num_states, -1)
 
 
 def expected_transitions(law, counts, at, tilt=0.0, conditioned=True):
@@ -138,7 +153,7 @@ def test_start_states_follow_the_law(drawn):
 
 
 def test_string_lengths_follow_the_law(drawn):
-    law, states, position = drawn
+    law, states, _ = drawn
     first_end = np.argmax(states == 0, axis=1) + 1  # length of each sequence's first string; all end within 64
     assert (states == 0).any(1).all()
     observed = np.bincount(first_end, minlength=65)
@@ -207,14 +222,23 @@ def test_fewer_items_are_a_prefix_and_blocks_differ():
     assert whole.shape == (64, 1000) and whole.dtype == np.uint16
     assert np.array_equal(sample_block(g, 64, 10, 1, "validation", 0), whole[:10])
     assert np.array_equal(sample_block(g, 64, 64, 1, "test_gap_5", 0), sample_block(g, 64, 64, 1, "test", 0))
-    for other in [sample_block(g, 64, 64, 1, "test", 0), sample_block(g, 64, 64, 1, "validation", 1), sample_block(g, 64, 64, 2, "validation", 0)]:
+    for other in [
+        sample_block(g, 64, 64, 1, "test", 0),
+        sample_block(g, 64, 64, 1, "validation", 1),
+        sample_block(g, 64, 64, 2, "validation", 0),
+    ]:
         assert (other == whole).mean() < 0.5
 
 
 def test_streams_are_told_apart():
     """Seed x index collides (2 x 3 = 3 x 2, anything x 0); keys by name do not."""
-    keys = {stream_key(purpose, seed, split, block) for purpose in ("strings", "gaps") for seed in range(4) for split in ("train", "test")
-            for block in range(4)}
+    keys = {
+        stream_key(purpose, seed, split, block)
+        for purpose in ("strings", "gaps")
+        for seed in range(4)
+        for split in ("train", "test")
+        for block in range(4)
+    }
     assert len(keys) == 2 * 4 * 2 * 4
     assert GENERATOR_VERSION == "selectivbench-1"
     words = raw32(stream("test"), 5)

@@ -11,8 +11,16 @@ import selectivbench_hf as sb
 from selectivbench_hf import Grammar, InputError, get_task, task_names
 from selectivbench_hf.tasks import DATA_VERSION, TASK_FIELDS
 
-CATALOGUE = {"lite": (8, 64, 20_000), "te1": (20, 200, 200_000), "te2": (24, 200, 200_000), "te3": (26, 200, 200_000),
-             "te4": (30, 200, 200_000), "te5": (34, 200, 200_000), "te6": (38, 200, 200_000), "te7": (40, 200, 200_000)}
+CATALOGUE = {
+    "lite": (8, 64, 20_000),
+    "te1": (20, 200, 200_000),
+    "te2": (24, 200, 200_000),
+    "te3": (26, 200, 200_000),
+    "te4": (30, 200, 200_000),
+    "te5": (34, 200, 200_000),
+    "te6": (38, 200, 200_000),
+    "te7": (40, 200, 200_000),
+}
 
 
 def test_catalogue():
@@ -38,8 +46,25 @@ def test_versions_and_seed_suffix():
 
 def test_fingerprints_cover_what_decides_bytes_and_nothing_else():
     base = get_task("lite_noisy_gaps")
-    changes = dict(grammar_seed=2, sample_seed=2, num_items=63, max_string_length=63, min_string_length=3, num_train=9, num_validation=9, num_test=9,
-                   train_gap=3, test_gaps=[10], noise="gaussian", noise_scale=0.3, density=0.5, num_start_states=3, dirichlet=1.0, letters=9, depth=7)
+    changes = dict(
+        grammar_seed=2,
+        sample_seed=2,
+        num_items=63,
+        max_string_length=63,
+        min_string_length=3,
+        num_train=9,
+        num_validation=9,
+        num_test=9,
+        train_gap=3,
+        test_gaps=[10],
+        noise="gaussian",
+        noise_scale=0.3,
+        density=0.5,
+        num_start_states=3,
+        dirichlet=1.0,
+        letters=9,
+        depth=7,
+    )
     seen = {base.fingerprint}
     for name, value in changes.items():
         seen.add(get_task("lite_noisy_gaps", **{name: value}).fingerprint)
@@ -47,7 +72,13 @@ def test_fingerprints_cover_what_decides_bytes_and_nothing_else():
     seen.add(get_task("lite_nongrammatical_gaps", distractor_start=9).fingerprint)
     seen.add(get_task("lite_nongrammatical_gaps").fingerprint)
     assert len(seen) == len(changes) + 4
-    same = get_task("lite_noisy_gaps", grammar_seed=1, train_gap={n: 4 if 1 < n < 10 else 2 for n in range(1, 11)}, noise="uniform", noise_scale=0.2)
+    same = get_task(
+        "lite_noisy_gaps",
+        grammar_seed=1,
+        train_gap={n: 4 if 1 < n < 10 else 2 for n in range(1, 11)},
+        noise="uniform",
+        noise_scale=0.2,
+    )
     assert same.fingerprint == base.fingerprint
     # a custom grammar equal to the drawn one gives the same data, so the same fingerprint
     assert get_task("lite_noisy_gaps", grammar=base.grammar).fingerprint == base.fingerprint
@@ -59,14 +90,28 @@ def test_fingerprints_cover_what_decides_bytes_and_nothing_else():
 
 
 def test_golden_fingerprints():
-    assert get_task("lite").fingerprint.startswith("cf450d88") and get_task("te7_noisy_gaps").fingerprint.startswith("5d660e3a")
+    assert get_task("lite").fingerprint.startswith("cf450d88") and get_task("te7_noisy_gaps").fingerprint.startswith(
+        "5d660e3a"
+    )
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.fixed_dictionaries({}, optional={
-    "grammar_seed": st.integers(0, 99), "num_items": st.integers(1, 99), "num_train": st.integers(1, 99), "noise_scale": st.floats(0, 9),
-    "train_gap": st.one_of(st.integers(0, 9), st.dictionaries(st.integers(0, 99), st.integers(1, 9), min_size=1)),
-    "test_gaps": st.lists(st.integers(0, 99), unique=True, max_size=3), "depth": st.one_of(st.integers(1, 8), st.lists(st.integers(1, 5), min_size=8, max_size=8))}))
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "grammar_seed": st.integers(0, 99),
+            "num_items": st.integers(1, 99),
+            "num_train": st.integers(1, 99),
+            "noise_scale": st.floats(0, 9),
+            "train_gap": st.one_of(
+                st.integers(0, 9), st.dictionaries(st.integers(0, 99), st.integers(1, 9), min_size=1)
+            ),
+            "test_gaps": st.lists(st.integers(0, 99), unique=True, max_size=3),
+            "depth": st.one_of(st.integers(1, 8), st.lists(st.integers(1, 5), min_size=8, max_size=8)),
+        },
+    )
+)
 def test_json_gives_an_equal_task_back(keywords):
     task = get_task("lite_noisy_gaps", **keywords)
     text = task.to_json()
@@ -79,38 +124,43 @@ def test_task_files(tmp_path):
     (tmp_path / "t.json").write_text(task.to_json())
     assert get_task(tmp_path / "t.json") == task and get_task(str(tmp_path / "t.json")).grammar == task.grammar
     (tmp_path / "g.json").write_text(task.grammar.to_json())
-    assert get_task("lite", grammar=str(tmp_path / "g.json")) == task == get_task("lite", grammar=task.grammar.to_json())
+    assert (
+        get_task("lite", grammar=str(tmp_path / "g.json")) == task == get_task("lite", grammar=task.grammar.to_json())
+    )
     assert task.name == "lite_custom" and task.level == "custom"
 
 
-@pytest.mark.parametrize("call, words", [
-    (lambda: get_task("te3_noisygaps"), "did you mean 'te3_noisy_gaps'"),
-    (lambda: get_task("TE3"), "did you mean 'te3'"),
-    (lambda: get_task("xyz"), "Allowed: lite, "),
-    (lambda: get_task(3), "a task is a name"),
-    (lambda: get_task("lite", grammar_sed=2), "did you mean 'grammar_seed'"),
-    (lambda: get_task("lite", num_items=0), "num_items must be a whole number from 1"),
-    (lambda: get_task("lite", num_items=2.5), "num_items must be a whole number"),
-    (lambda: get_task("lite", num_test=0), "num_test must be a whole number from 1"),
-    (lambda: get_task("lite", noise="gausian"), "did you mean 'gaussian'"),
-    (lambda: get_task("lite_noisy_gaps", noise_scale=float("nan")), "noise_scale must be from 0"),
-    (lambda: get_task("lite_noisy_gaps", train_gap={1: 0.5}), "whole weights"),
-    (lambda: get_task("lite_noisy_gaps", train_gap=-1), "lengths must be from 0"),
-    (lambda: get_task("lite_noisy_gaps", test_gaps=[1, 1]), "differ from each other"),
-    (lambda: get_task("lite", distractor_rate=0.1), "nongrammatical_gaps only"),
-    (lambda: get_task("lite_nongrammatical_gaps", train_gap=2), "no meaning"),
-    (lambda: get_task("lite_nongrammatical_gaps", distractor_rate=2), "distractor_rate must be from 0 to 1"),
-    (lambda: get_task("lite", grammar_seed="two"), "grammar_seed must be a whole number"),
-    (lambda: get_task("lite", min_string_length=70), "above max_string_length"),
-    (lambda: get_task("lite", grammar=Grammar.random(letters=5), letters=4), "letters cannot be given together"),
-    (lambda: get_task("lite", grammar="nowhere.txt"), "cannot read the grammar file"),
-    (lambda: get_task("nowhere.json"), "cannot read the task file"),
-    (lambda: get_task('{"name": "x", "colour": 1}'), "colour"),
-    (lambda: get_task('{"variant": "plain"}'), "lacks the field 'name'"),
-    (lambda: get_task("{"), "not valid JSON"),
-    (lambda: get_task("lite").check_split("tests"), "did you mean 'test'"),
-    (lambda: get_task("lite").max_steps("test_gap_5"), "unknown split"),
-])
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda: get_task("te3_noisygaps"), "did you mean 'te3_noisy_gaps'"),
+        (lambda: get_task("TE3"), "did you mean 'te3'"),
+        (lambda: get_task("xyz"), "Allowed: lite, "),
+        (lambda: get_task(3), "a task is a name"),
+        (lambda: get_task("lite", grammar_sed=2), "did you mean 'grammar_seed'"),
+        (lambda: get_task("lite", num_items=0), "num_items must be a whole number from 1"),
+        (lambda: get_task("lite", num_items=2.5), "num_items must be a whole number"),
+        (lambda: get_task("lite", num_test=0), "num_test must be a whole number from 1"),
+        (lambda: get_task("lite", noise="gausian"), "did you mean 'gaussian'"),
+        (lambda: get_task("lite_noisy_gaps", noise_scale=float("nan")), "noise_scale must be from 0"),
+        (lambda: get_task("lite_noisy_gaps", train_gap={1: 0.5}), "whole weights"),
+        (lambda: get_task("lite_noisy_gaps", train_gap=-1), "lengths must be from 0"),
+        (lambda: get_task("lite_noisy_gaps", test_gaps=[1, 1]), "differ from each other"),
+        (lambda: get_task("lite", distractor_rate=0.1), "nongrammatical_gaps only"),
+        (lambda: get_task("lite_nongrammatical_gaps", train_gap=2), "no meaning"),
+        (lambda: get_task("lite_nongrammatical_gaps", distractor_rate=2), "distractor_rate must be from 0 to 1"),
+        (lambda: get_task("lite", grammar_seed="two"), "grammar_seed must be a whole number"),
+        (lambda: get_task("lite", min_string_length=70), "above max_string_length"),
+        (lambda: get_task("lite", grammar=Grammar.random(letters=5), letters=4), "letters cannot be given together"),
+        (lambda: get_task("lite", grammar="nowhere.txt"), "cannot read the grammar file"),
+        (lambda: get_task("nowhere.json"), "cannot read the task file"),
+        (lambda: get_task('{"name": "x", "colour": 1}'), "colour"),
+        (lambda: get_task('{"variant": "plain"}'), "lacks the field 'name'"),
+        (lambda: get_task("{"), "not valid JSON"),
+        (lambda: get_task("lite").check_split("tests"), "did you mean 'test'"),
+        (lambda: get_task("lite").max_steps("test_gap_5"), "unknown split"),
+    ],
+)
 def test_bad_input_gets_a_sentence(call, words):
     with pytest.raises(InputError, match=words):
         call()
