@@ -19,6 +19,7 @@ _PUBLIC = {
     "batches": "features",
     "Collator": "features",
     "score": "metrics",
+    "predict_items": "metrics",
     "train": "training",
     "InputError": "errors",
     "SelectivBenchConfig": "models",

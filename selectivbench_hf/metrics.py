@@ -157,6 +157,32 @@ class Score:
         }
 
 
+def predict_items(probabilities: np.ndarray, item_ids: np.ndarray) -> np.ndarray:
+    """The predicted state of each item: the largest of the probabilities summed over the item's steps.
+
+    Args:
+        probabilities: (B, T, S) softmax of a model at each step.
+        item_ids: (B, T) item of each step, -1 at padding, as in a batch of `batches`.
+
+    Returns:
+        (B, items) int64, what `score` takes once all batches are stacked.
+
+    Raises:
+        InputError: when the shapes differ or sequences of the batch have different numbers of items.
+    """
+    probabilities, item_ids = np.asarray(probabilities), np.asarray(item_ids)
+    if probabilities.ndim != 3 or probabilities.shape[:2] != item_ids.shape:
+        raise InputError(f"probabilities (B, T, S) and item_ids (B, T) do not fit: {probabilities.shape} and {item_ids.shape}")
+    counts = item_ids.max(1, initial=-1) + 1
+    if (counts != counts[:1]).any():
+        raise InputError(f"all sequences must have the same number of items, got {counts.min()} to {counts.max()}")
+    items, batch = int(counts[0]) if counts.size else 0, len(item_ids)
+    real = item_ids >= 0
+    sums = np.zeros((batch * items, probabilities.shape[2]))
+    np.add.at(sums, (np.arange(batch)[:, None] * items + item_ids)[real], probabilities[real])
+    return sums.argmax(1).reshape(batch, items)
+
+
 def score(task, split: str, predictions) -> Score:
     """Score predicted states from any framework.
 
