@@ -230,6 +230,11 @@ def _entropy(task) -> float:
 
 
 def _models(arguments) -> int:
+    import warnings
+
+    warnings.filterwarnings(
+        "ignore", message="Triton is not supported"
+    )  # fla's word for a CPU; the table says it better
     from .models.mixers import MIXERS
 
     rows = [_mixer_row(name, entry) for name, entry in MIXERS.items()]
@@ -245,15 +250,14 @@ def _mixer_row(name, entry) -> dict:
     from . import kernels
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        here = kernels.backend(device, name)
-    except (InputError, ImportError) as error:
-        here = f"not here: {error}"
-    row = {"name": name}
-    for key in ("kind", "family", "description"):
-        if isinstance(getattr(entry, key, None), str):
-            row[key] = getattr(entry, key)
-    return row | {"backend_here": here}
+    kinds = {"attention": "attention", "lrm": "linear recurrent model", "module": "from outside"}
+    row = {"name": name, "kind": kinds.get(entry.family, entry.family), "backend_here": kernels.backend(device, name)}
+    if entry.family == "lrm":
+        try:
+            kernels.enable()
+        except (ImportError, RuntimeError) as error:
+            row["backend_here"] = f"not here: {error}"
+    return row | {"what": " ".join((entry.build.__doc__ or "").split())}
 
 
 def _show_flags(parser):
@@ -279,14 +283,17 @@ def _show(arguments) -> int:
     from .tasks import get_task
 
     task = get_task(arguments.task, **_task_keywords(arguments))
+    if arguments.plot:  # before anything is printed
+        from .plots import check_file, plot_task, require_matplotlib
+
+        check_file(arguments.plot)
+        require_matplotlib()
     sequences = show.sequences(task, arguments.split, arguments.num_sequences, arguments.seed)
     if arguments.json:
         _print_json([s.as_dict() for s in sequences])
     else:
         print(show.text(task, sequences, width=show.terminal_width()))
     if arguments.plot:
-        from .plots import plot_task
-
         said = plot_task(
             task, arguments.plot, split=arguments.split, example_id=sequences[0].example_id if sequences else 0
         )
