@@ -1,0 +1,43 @@
+"""The README's Python, run as written, and its tables against the code."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selectivbench_hf import get_task, task_names
+from selectivbench_hf.tasks import LEVELS, TASK_FIELDS
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.S)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_python_block(number, tmp_path):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_DATASETS_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", BLOCKS[number]], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip()
+
+
+def test_there_are_blocks():
+    assert len(BLOCKS) >= 4
+
+
+def test_catalogue_rows():
+    for level in LEVELS:
+        task = get_task(level)
+        row = next(line for line in README.splitlines() if line.startswith(f"| `{level}` |"))
+        cells = [c.strip() for c in row.strip("|").split("|")]
+        nats = task.grammar.topological_entropy()
+        sizes = " / ".join(f"{task.splits[s]:,}" for s in ("train", "validation", "test"))
+        assert cells[1:] == [str(task.letters), f"{task.num_states:,}", f"{nats:.2f} = {nats / 0.6931471805599453:.2f}", str(task.num_items), sizes]
+
+
+def test_keywords_are_all_named():
+    assert all(f"`{field}`" in README for field in TASK_FIELDS)
+    assert "24 names" in README and len(task_names()) == 24
