@@ -280,6 +280,14 @@ def test_streams_split_by_node_lose_and_double_nothing(load, world):
     assert [r["example_id"] for r in stream.skip(7).take(10)] == list(range(7, 17))
 
 
+def test_a_loader_with_workers_sees_every_row_once(load):
+    from torch.utils.data import DataLoader
+
+    stream = load("lite", num_train=103, streaming=True)["train"].with_format("torch")
+    seen = [int(i) for batch in DataLoader(stream, batch_size=10, num_workers=3) for i in batch["example_id"]]
+    assert sorted(seen) == list(range(103))
+
+
 def test_narrow_types_reach_every_framework(load):
     """uint16 labels through the formats of `datasets`; the loss receives int64 (`Collator`)."""
     import torch
