@@ -164,7 +164,7 @@ def plain_value(text: str, where: str):
     """A value whose type no field names: JSON's numbers and words, else text; what YAML readers disagree about is refused."""
     if isinstance(text, str) and not isinstance(text, Plain):
         return text
-    if text.lower() in _NULL:
+    if text.lower() in ("", "~", "null"):
         return None
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -234,7 +234,7 @@ def convert(name: str, kind: tuple, value):
         value = [] if [v.lower() for v in value] == ["none"] else value
     elif wanted is str:
         if name == "task" and not isinstance(value, str):
-            return value  # a Task or a task's dict, in Python
+            return _nested(value, name)  # a Task in Python, or the mapping that Task.to_json gives
         if not isinstance(value, (str, Path)):
             raise InputError(f"{name} must be text, not {value!r}")
         value = str(value)

@@ -356,8 +356,10 @@ def _main(argv):
     from accelerate import Accelerator
 
     from . import kernels
+    from .launching import check_processes, leave
 
     accelerator = Accelerator()
+    check_processes(accelerator.num_processes)
     main_process = accelerator.is_main_process
     model = model.float().to(accelerator.device)
 
@@ -373,6 +375,7 @@ def _main(argv):
     scores = finite(
         evaluate(model, task, splits, max_sequences=maximum, batch_size=batch_size, accelerator=accelerator, say=say)
     )
+    leave(accelerator)
     equal, lines, failed = compare(scores, record, task, maximum, backend, device_name(accelerator.device))
     if main_process:
         if known.json:

@@ -110,6 +110,19 @@ def divide_threads(local_processes: int) -> int:
     return torch.get_num_threads()
 
 
+def leave(accelerator, together: bool = True) -> None:
+    """Close the process group of a command that is about to exit: left to the interpreter, gloo's threads may abort it."""
+    if accelerator.num_processes > 1:
+        import contextlib
+
+        import torch.distributed
+
+        with contextlib.suppress(Exception):
+            if together:
+                torch.distributed.barrier()
+            torch.distributed.destroy_process_group()
+
+
 class Stopped(Exception):
     """The run was asked to stop (exit code in `.code`: 143 for SIGTERM or the launcher's death, 130 for Ctrl-C)."""
 

@@ -22,7 +22,7 @@ import time
 from .arguments import TrainingArguments, from_argv, merge
 from .checkpointing import CheckpointError
 from .errors import InputError
-from .launching import StopFlag, Stopped, check_processes, divide_threads
+from .launching import StopFlag, Stopped, check_processes, divide_threads, leave
 from .runs import RunFolder, State, TrainingFailed, build_record
 
 
@@ -76,14 +76,16 @@ def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
     accelerator = make_accelerator(args)
     device = accelerator.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        ok = False
         try:
-            return _Run(args, task, accelerator, module, stop or StopFlag()).go()
+            result = _Run(args, task, accelerator, module, stop or StopFlag()).go()
+            ok = True
+            return result
         finally:
             if args.tracker != "none":
                 accelerator.end_training()
-            if stop is not None and accelerator.num_processes > 1:  # a notebook keeps its process group
-                with contextlib.suppress(Exception):
-                    torch.distributed.destroy_process_group()
+            if stop is not None:  # a command, about to exit; a notebook keeps its process group
+                leave(accelerator, together=ok)
 
 
 def make_accelerator(args):

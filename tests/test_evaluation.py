@@ -22,7 +22,14 @@ def one_thread():
 
 
 def task_of(test=11, **more):
-    keywords = {"num_train": 40, "num_validation": 5, "num_test": test, "num_items": 6, "test_gaps": [10, 1, 60], **more}
+    keywords = {
+        "num_train": 40,
+        "num_validation": 5,
+        "num_test": test,
+        "num_items": 6,
+        "test_gaps": [10, 1, 60],
+        **more,
+    }
     return sb.get_task("lite_noisy_gaps", **keywords)
 
 
@@ -177,7 +184,14 @@ def run(tmp_path_factory):
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("evaluate") / "run"
     return train(
-        task_of(11), "transformer", hidden_size=16, num_hidden_layers=1, max_steps=6, output_dir=folder, eval_steps=3, per_device_eval_batch_size=4
+        task_of(11),
+        "transformer",
+        hidden_size=16,
+        num_hidden_layers=1,
+        max_steps=6,
+        output_dir=folder,
+        eval_steps=3,
+        per_device_eval_batch_size=4,
     )
 
 
@@ -203,7 +217,10 @@ def test_a_difference_is_told_and_fails(run, tmp_path, capfd):
     record["scores"]["test"]["correct"] += 1
     results.write(folder, record)
     assert command(folder) == 1
-    assert f"test: DIFFERS: correct {run.scores['test']['correct']} here, {run.scores['test']['correct'] + 1} recorded" in capfd.readouterr().out
+    assert (
+        f"test: DIFFERS: correct {run.scores['test']['correct']} here, {run.scores['test']['correct'] + 1} recorded"
+        in capfd.readouterr().out
+    )
     record["hardware"]["device"] = "cuda: NVIDIA H200"
     results.write(folder, record)
     assert command(folder) == 0  # told, but another backend may differ

@@ -41,7 +41,15 @@ def tiny_run(folder, model="transformer", task=None, **more):
 
 
 def flags(folder, **more):
-    values = {"task": "lite_noisy_gaps", "mixer": "transformer", "max_steps": 8, **SMALL, **TINY, "output_dir": folder, **more}
+    values = {
+        "task": "lite_noisy_gaps",
+        "mixer": "transformer",
+        "max_steps": 8,
+        **SMALL,
+        **TINY,
+        "output_dir": folder,
+        **more,
+    }
     out = []
     for name, value in values.items():
         if value is not None:
@@ -97,7 +105,12 @@ def test_defaults_are_the_papers():
     assert (args.learning_rate, args.weight_decay, args.dropout, args.max_grad_norm) == (1e-3, 0, 0.2, 1)
     assert args.num_hidden_layers == 8
     assert Plan.of(TrainingArguments(max_steps=100), 200_000, 1).warmup_steps == 32
-    assert Plan.of(TrainingArguments(per_device_train_batch_size=16, gradient_accumulation_steps=2), 200_000, 2).global_batch == 64
+    assert (
+        Plan.of(
+            TrainingArguments(per_device_train_batch_size=16, gradient_accumulation_steps=2), 200_000, 2
+        ).global_batch
+        == 64
+    )
 
 
 def test_the_rate_is_a_function_of_the_step():
@@ -131,7 +144,10 @@ def test_the_result_does_not_depend_on_accumulation(tmp_path):
         assert close(last, runs[0][1], 2e-5)
         for a, b in zip(log(run.output_dir), log(runs[0][0].output_dir), strict=True):
             assert a["loss"] == pytest.approx(b["loss"], abs=1e-5) and a["learning_rate"] == b["learning_rate"]
-    assert not close(weights(tmp_path / "0"), weights(tmp_path / "0", "best"), 0) or runs[0][0].record["evaluation"]["step"] == 8
+    assert (
+        not close(weights(tmp_path / "0"), weights(tmp_path / "0", "best"), 0)
+        or runs[0][0].record["evaluation"]["step"] == 8
+    )
 
 
 def log(folder):
@@ -143,7 +159,9 @@ def test_the_first_loss_is_the_mean_over_all_real_steps(tmp_path):
     plan = Plan.of(TrainingArguments(per_device_train_batch_size=8, gradient_accumulation_steps=3, max_steps=1), 44, 1)
     torch.manual_seed(0)
     task = tiny_task()
-    config = sb.SelectivBenchConfig.for_task(task, mixer="transformer", hidden_size=16, num_hidden_layers=1, dropout=0.0)
+    config = sb.SelectivBenchConfig.for_task(
+        task, mixer="transformer", hidden_size=16, num_hidden_layers=1, dropout=0.0
+    )
     model = sb.SelectivBenchForStateClassification(config)
     _, ids = plan.example_ids(0)
     batch = training_batch(task, ids, 0, 0)
@@ -262,7 +280,12 @@ def test_a_broken_checkpoint_is_named_and_passed_over(tmp_path, harm, capfd):
 
 
 def harm_checkpoint(folder, harm):
-    file = folder / {"halve": "model.safetensors", "empty": "optimizer.pt", "delete": "rng.pt", "flip": "model.safetensors"}.get(harm, "manifest.json")
+    file = folder / {
+        "halve": "model.safetensors",
+        "empty": "optimizer.pt",
+        "delete": "rng.pt",
+        "flip": "model.safetensors",
+    }.get(harm, "manifest.json")
     data = file.read_bytes()
     if harm == "halve":
         file.write_bytes(data[: len(data) // 2])
@@ -339,9 +362,23 @@ def test_one_run_at_a_time_in_a_folder(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, capfd):
-    assert main(flags(tmp_path / "run", learning_rate="1e9", max_grad_norm=0, max_steps=40, warmup_steps=0, lr_scheduler_type="constant")) == 1
+    assert (
+        main(
+            flags(
+                tmp_path / "run",
+                learning_rate="1e9",
+                max_grad_norm=0,
+                max_steps=40,
+                warmup_steps=0,
+                lr_scheduler_type="constant",
+            )
+        )
+        == 1
+    )
     assert "became" in capfd.readouterr().err
-    for line in (tmp_path / "run/results.jsonl").read_text().splitlines() + (tmp_path / "run/log.jsonl").read_text().splitlines():
+    for line in (tmp_path / "run/results.jsonl").read_text().splitlines() + (
+        tmp_path / "run/log.jsonl"
+    ).read_text().splitlines():
         strict(line)
     record = results.read(tmp_path / "run")[-1]
     assert record["status"] == "failed" and "became" in record["reason"] and record["scores"] == {}
@@ -379,7 +416,10 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
         return real(value, **kw)
 
     monkeypatch.setattr(checkpointing, "strict_json", fails_late)
-    with pytest.raises(checkpointing.CheckpointError, match=r"No space left on device.*MB needed.*MB free.*last good checkpoint is step-00000004"):
+    with pytest.raises(
+        checkpointing.CheckpointError,
+        match=r"No space left on device.*MB needed.*MB free.*last good checkpoint is step-00000004",
+    ):
         tiny_run(tmp_path / "run")
     monkeypatch.undo()
     assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step-00000004"]
@@ -393,7 +433,11 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path, monkeypatch):
 
 
 def test_three_examples_take_real_steps(tmp_path):
-    run = train(tiny_task(num_train=3), "transformer", **{**SMALL, "per_device_train_batch_size": None, "output_dir": tmp_path / "run", "num_train_epochs": 2})
+    run = train(
+        tiny_task(num_train=3),
+        "transformer",
+        **{**SMALL, "per_device_train_batch_size": None, "output_dir": tmp_path / "run", "num_train_epochs": 2},
+    )
     assert run.record["training"]["steps"] == 2 and run.record["training"]["sequences"] == 6
     assert run.record["training"]["loss"] > 0
 
@@ -444,7 +488,9 @@ def test_the_effective_configuration_repeats_the_run(tmp_path, capfd):
 def test_seeds_are_separate(tmp_path):
     base = tiny_run(tmp_path / "0", max_steps=1)
     losses = {base.record["training"]["loss"]}
-    for i, change in enumerate(({"model_seed": 1}, {"data_seed": 1}, {"task": tiny_task(sample_seed=2)}, {"task": tiny_task(grammar_seed=2)})):
+    for i, change in enumerate(
+        ({"model_seed": 1}, {"data_seed": 1}, {"task": tiny_task(sample_seed=2)}, {"task": tiny_task(grammar_seed=2)})
+    ):
         losses.add(tiny_run(tmp_path / str(i + 1), max_steps=1, **change).record["training"]["loss"])
     assert len(losses) == 5
     assert tiny_run(tmp_path / "again", max_steps=1).record["training"]["loss"] == base.record["training"]["loss"]
@@ -461,7 +507,10 @@ def test_the_callers_random_state_is_left_alone(tmp_path):
 def test_the_default_folder_is_a_new_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = (tiny_run(None, max_steps=1, eval_splits="none") for _ in range(2))
-    assert (str(first.output_dir), str(second.output_dir)) == ("runs/lite_noisy_gaps-transformer", "runs/lite_noisy_gaps-transformer-2")
+    assert (str(first.output_dir), str(second.output_dir)) == (
+        "runs/lite_noisy_gaps-transformer",
+        "runs/lite_noisy_gaps-transformer-2",
+    )
     assert list(first.scores) == ["validation"]
 
 
