@@ -45,7 +45,7 @@ def unit_lower_inverse(strict: torch.Tensor) -> torch.Tensor:
         below, blocks = BlockView(strict, size).below, BlockView(inverse, size)
         if size > 1:
             below = torch.bmm(blocks.second, torch.bmm(below, blocks.first))
-        blocks.set_below(below.neg_())
+        blocks.set_below(-below)  # not in place: `below` may be a view of `strict`
         size *= 2
     return inverse
 

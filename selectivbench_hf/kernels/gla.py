@@ -114,8 +114,9 @@ class _GLA(torch.autograd.Function):
         for size, queries, keys_before, over_first, over_second in reversed(levels):
             block = BlockView(dweights, size).below
             second, first = dq.view(-1, 2, size, keys)[:, 1], dk.view(-1, 2, size, keys)[:, 0]
-            second.mul_(over_first).baddbmm_(block, keys_before)
-            first.mul_(over_second).baddbmm_(block.transpose(1, 2), queries)
+            # not baddbmm_: into a strided result torch multiplies one matrix at a time
+            second.mul_(over_first).add_(torch.bmm(block, keys_before))
+            first.mul_(over_second).add_(torch.bmm(block.transpose(1, 2), queries))
         diagonal = dweights.diagonal(dim1=1, dim2=2).unsqueeze(-1)
         dq.mul_(decay).addcmul_(diagonal, kc)
         dk.addcmul_(diagonal, qc)

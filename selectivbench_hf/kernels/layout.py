@@ -62,7 +62,7 @@ class BlockView:
 
     @property
     def first(self):
-        """The upper block of each pair on the diagonal, (M * pairs, s, s), a copy."""
+        """The upper block of each pair on the diagonal, (M * pairs, s, s): to read, it may or may not be a copy."""
         return self._get(slice(None, self.size), slice(None, self.size))
 
     @property

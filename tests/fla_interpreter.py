@@ -1,0 +1,199 @@
+"""Run fla's real Triton kernels without a GPU, slowly, in Triton's interpreter: the oracle for our CPU kernels.
+
+    python tests/fla_interpreter.py tests/recordings
+
+writes one safetensors file per case: the layer's weights, an input, its output and all gradients, computed by fla's own kernels. The
+tests compare our kernels with these files, so that CI needs minutes less and no interpreter; a slow test records afresh and compares.
+
+Interpreter mode is chosen when a kernel is decorated, so `install()` runs before fla is imported, in a process of its own. Use
+float32: bfloat16 arithmetic is wrong in the interpreter. Checked with triton 3.9.0 and fla-core 0.6.0.
+"""
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+# name -> layer of fla, its arguments, steps, training mode
+CASES = {
+    "gla_short": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2}, 40, True),
+    "gla_long": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2}, 100, True),
+    "gla_conv": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2, "use_short_conv": True, "conv_bias": True}, 70, True),
+    "gla_ungated": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2, "use_output_gate": False}, 70, True),
+    "gated_delta_net_short": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 40, True),
+    "gated_delta_net_long": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 100, True),
+    "gated_delta_net_negative": (
+        "GatedDeltaNet",
+        {"hidden_size": 32, "num_heads": 2, "num_v_heads": 4, "head_dim": 8, "allow_neg_eigval": True, "conv_bias": True},
+        70,
+        True,
+    ),
+    "gated_delta_net_ungated": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12, "use_gate": False}, 70, True),
+    "gated_delta_net_eval": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 40, False),
+}
+
+
+class Driver:
+    """What fla and triton ask of an active driver, answered for 'no device'."""
+
+    class utils:  # noqa: N801  (triton's name)
+        """Device properties."""
+
+        @staticmethod
+        def get_device_properties(index):
+            """Enough for the launch heuristics."""
+            return {"multiprocessor_count": 2, "max_shared_mem": 232448}
+
+    def get_benchmarker(self):
+        """Every kernel takes the same time."""
+        return lambda fn, quantiles=None, **kwargs: [1.0] * (len(quantiles) if quantiles else 1)
+
+    def get_current_target(self):
+        """No GPU."""
+        return type("Target", (), {"backend": "cpu", "arch": "none", "warp_size": 32})()
+
+    def get_current_device(self):
+        """The only one."""
+        return 0
+
+    def get_active_torch_device(self):
+        """The CPU."""
+        import torch
+
+        return torch.device("cpu")
+
+    def get_current_stream(self, device=None):
+        """None to speak of."""
+        return 0
+
+    def get_device_interface(self):
+        """torch's CPU interface."""
+        import torch
+
+        return torch.cpu
+
+    def set_current_device(self, device):
+        """Nothing to do."""
+
+
+def install() -> None:
+    """Make fla's Triton kernels run on CPU tensors in this process."""
+    if any(name == "fla" or name.startswith("fla.") for name in sys.modules):
+        raise RuntimeError("install() must run before fla is imported")
+    os.environ["TRITON_INTERPRET"] = "1"
+    import triton.language as tl
+    from triton.runtime import autotuner, driver
+    from triton.runtime import interpreter as interp
+
+    driver.set_active(Driver())
+    _first_configuration_only(autotuner.Autotuner)
+    _tensor_loop_variables(interp, tl)
+    _boolean_masks(interp, tl)
+
+    # fla binds tl.gather by value; bind it late, so that the interpreter's own is found
+    def gather(*args, **kwargs):
+        return tl.gather(*args, **kwargs)
+
+    import fla.modules  # noqa: F401
+    import fla.ops  # noqa: F401
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("fla") and getattr(module, "gather", None) is tl.gather:
+            module.gather = gather
+
+
+def _first_configuration_only(autotuner) -> None:
+    """There is nothing to benchmark."""
+    original = autotuner.__init__
+
+    def init(self, fn, arg_names, configs, *args, **kwargs):
+        original(self, fn, arg_names, configs[:1] if configs else configs, *args, **kwargs)
+
+    autotuner.__init__ = init
+
+
+def _tensor_loop_variables(interp, tl) -> None:
+    """Loop variables are int32 scalars in a compiled kernel, but Python ints in the interpreter, which have no `.to`."""
+
+    def int32_range(*bounds):
+        def as_int(x):
+            return int(x.handle.data.item()) if isinstance(x, tl.tensor) else int(getattr(x, "value", x))
+
+        for i in range(*map(as_int, bounds)):
+            yield tl.tensor(interp.TensorHandle(np.array([i], dtype=np.int32), tl.int32), tl.int32)
+
+    class Rewriter(type(interp.FunctionRewriter.ast_transformer)):
+        def visit_For(self, node):  # noqa: N802  (ast's name)
+            self.generic_visit(node)
+            call = node.iter
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range":
+                call.func = ast.copy_location(ast.Name(id="_int32_range", ctx=ast.Load()), call.func)
+            return node
+
+    interp.FunctionRewriter.ast_transformer = Rewriter()
+    interp._int32_range = int32_range
+
+
+def _boolean_masks(interp, tl) -> None:
+    """Some kernels build integer masks, which NumPy would take for indices."""
+
+    def with_boolean(method, position):
+        def wrapped(self, *args, **kwargs):
+            args = list(args)
+            if args[position].data.dtype != np.bool_:
+                args[position] = interp.TensorHandle(args[position].data.astype(np.bool_), tl.int1)
+            return method(self, *args, **kwargs)
+
+        return wrapped
+
+    builder = interp.InterpreterBuilder
+    builder.create_masked_load = with_boolean(builder.create_masked_load, 1)
+    builder.create_masked_store = with_boolean(builder.create_masked_store, 2)
+
+
+def build_case(name: str):
+    """The layer (untrained, but with norms and biases off their starting values), an input (2, T, D), and whether it trains."""
+    import fla.layers
+    import torch
+
+    layer_name, kwargs, steps, train = CASES[name]
+    torch.manual_seed(len(name))
+    layer = getattr(fla.layers, layer_name)(**kwargs, layer_idx=0).train(train)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return layer, torch.randn(2, steps, kwargs["hidden_size"]), train
+
+
+def run_case(layer, x, train) -> dict:
+    """Output and, in training mode, the gradient of x and of every parameter for a fixed weighting of the output."""
+    import torch
+
+    x = x.clone().requires_grad_(train)
+    with torch.set_grad_enabled(train):
+        out = layer(x)[0]
+    result = {"output": out.detach()}
+    if train:
+        weighting = torch.linspace(-1, 1, out.numel()).view_as(out).cos()
+        names = [name for name, _ in layer.named_parameters()]
+        gradients = torch.autograd.grad((out * weighting).sum(), [x, *layer.parameters()])
+        result.update(zip(["gradient.x", *("gradient." + name for name in names)], gradients, strict=True))
+    return result
+
+
+def main(folder: str) -> None:
+    """Record every case into the folder."""
+    install()
+    from safetensors.torch import save_file
+
+    for name in CASES:
+        layer, x, train = build_case(name)
+        tensors = {"x": x, **{"weight." + key: value for key, value in layer.state_dict().items()}, **run_case(layer, x, train)}
+        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, Path(folder) / f"{name}.safetensors")
+        print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
