@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+from .checkpointing import CheckpointError
 from .errors import InputError
 
 TWO_ON_CPU = "ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu --num_processes {n} --num_machines 1 train.py ..."
@@ -74,7 +75,7 @@ def asked_processes() -> tuple[int | None, str]:
         )
         if file:
             return int(load_config_from_file(file).num_processes), f"the accelerate configuration {file}"
-    except Exception:  # noqa: BLE001  a foreign or broken file is accelerate's to report
+    except Exception:  # a foreign or broken file is accelerate's to report
         pass
     return None, ""
 
@@ -166,3 +167,51 @@ class StopFlag:
 
             threading.Thread(target=poll, daemon=True, name="watch-launcher").start()
         return self
+
+
+def make_accelerator(args):
+    """An Accelerator with the asked precision, plain data parallel only; checks the number of processes and divides the threads."""
+    import importlib.util
+
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    if args.tracker != "none" and importlib.util.find_spec(args.tracker) is None:
+        raise InputError(f"--tracker {args.tracker} needs the package {args.tracker}, which is not installed")
+    kept = AcceleratorState._shared_state.get("_mixed_precision")
+    if kept is not None and args.mixed_precision not in (None, kept):
+        AcceleratorState._reset_state()  # an earlier run in this process had another precision
+    accelerator = Accelerator(
+        mixed_precision=args.mixed_precision, log_with=None if args.tracker == "none" else args.tracker
+    )
+    if accelerator.mixed_precision not in ("no", "bf16"):
+        raise InputError(
+            f"mixed_precision {accelerator.mixed_precision} of the accelerate configuration is not supported; bf16 and no are"
+        )
+    kind = accelerator.distributed_type.value
+    if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
+        raise InputError(
+            f"the accelerate configuration asks for {kind}; these models train by plain data parallelism (MULTI_GPU, MULTI_CPU or one process)"
+        )
+    check_processes(accelerator.num_processes, args.num_processes)
+    divide_threads(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+    return accelerator
+
+
+def on_main(accelerator, function):
+    """Call `function` on the main process only; its value, or its InputError or CheckpointError, reaches every process."""
+    out = [None, None]
+    if accelerator.is_main_process:
+        try:
+            out[0] = function()
+        except (InputError, CheckpointError) as error:
+            out[1] = error
+        except OSError as error:
+            out[1] = CheckpointError(f"could not write the run folder: {error}")
+    if accelerator.num_processes > 1:
+        from accelerate.utils import broadcast_object_list
+
+        broadcast_object_list(out)
+    if out[1] is not None:
+        raise out[1]
+    return out[0]

@@ -139,7 +139,7 @@ class Prefetch:
                     batch = training_batch(task, ids, epoch, plan.data_seed, pin) if len(ids) else None
                     if not self._put((batch, None)):
                         return
-        except BaseException as error:  # noqa: BLE001  told in the main thread
+        except BaseException as error:  # told in the main thread
             self._put((None, error))
 
     def __next__(self):

@@ -158,3 +158,93 @@ def table(scores: dict) -> str:
             f"{split:<14}{s['sequences']:>10}{s['correct']:>10}{s['total']:>10}{shown[0]:>10}{shown[1]:>9}{shown[2]:>9}{shown[3]:>9}"
         )
     return "\n".join(lines)
+
+
+def build_record(run, status: str, reason: str | None, scores: dict, which: str | None) -> dict:
+    """The result record (schemas/result.schema.json)."""
+    import platform
+
+    import torch
+
+    from . import __version__, models
+
+    args, plan, state, task = run.args, run.plan, run.state, run.task
+    config = run.model.config if run.own_model else None
+    size = models.state_size(config) if config is not None else None
+    seen = plan.sequences_before(state.step)
+    selection = (
+        "highest validation item accuracy (ties: lower loss, then earlier)"
+        if state.best
+        else "none: the task has no validation sequences"
+    )
+    module = run.model if run.own_model else run.model.module
+    counts = models.parameter_counts(run.model)
+    return {
+        "record_version": RECORD_VERSION,
+        "run_id": run.folder.run_id,
+        "status": status,
+        "reason": reason,
+        "created": run.folder.created,
+        "updated": now(),
+        "task": {
+            "name": task.name,
+            "data_version": task.data_version,
+            "fingerprint": task.fingerprint,
+            "description": task.describe(),
+            "split_fingerprints": {s: task.split_fingerprint(s) for s in task.splits},
+            "builder_keywords": args.task_kwargs,
+        },
+        "model": {
+            "name": args.mixer if run.own_model and args.mixer != "module" else type(module).__name__,
+            "parameters": sum(p.numel() for p in run.model.parameters()),
+            "trainable_parameters": sum(p.numel() for p in run.parameters),
+            "parameter_counts": counts,
+            "state_size": size,
+            "kernel_backend": run.backend(),
+            "config": finite(json.loads(config.to_json_string(use_diff=False))) if config is not None else None,
+        },
+        "arguments": args.as_dict(),
+        "seeds": {
+            "grammar": task.grammar_seed,
+            "sample": task.sample_seed,
+            "model": args.model_seed,
+            "data": args.data_seed,
+        },
+        "training": {
+            "steps": state.step,
+            "total_steps": plan.total_steps,
+            "sequences": seen,
+            "global_batch": plan.global_batch,
+            "micro_batch": plan.micro_batch,
+            "accumulation": plan.accumulation,
+            "processes": plan.processes,
+            "warmup_steps": plan.warmup_steps,
+            "precision": run.precision(),
+            "optimizer_groups": run.groups,
+            "loss": state.loss,
+            "token_accuracy": state.token_accuracy,
+            "seconds": state.seconds,
+            "sequences_per_second": seen / state.seconds if state.seconds else None,
+            "resumes": state.resumes,
+            "bit_exact": state.bit_exact,
+            "notes": state.notes,
+        },
+        "evaluation": {
+            "checkpoint": which,
+            "step": (state.best["step"] if which == "best" else state.step) if which else None,
+            "selection": selection,
+            "precision": "fp32",
+            "max_sequences": args.max_eval_sequences,
+            "seconds": state.eval_seconds,
+            "processes": plan.processes,
+            "validation_history": state.history,
+        },
+        "scores": scores,
+        "versions": {"selectivbench_hf": __version__, **versions()},
+        "hardware": {
+            "device": device_name(run.device),
+            "processes": plan.processes,
+            "threads": torch.get_num_threads(),
+            "platform": platform.platform(),
+        },
+    }

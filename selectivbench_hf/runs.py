@@ -6,31 +6,14 @@ training_args.yaml  task.json  run.json  log.jsonl  checkpoints/step-*/  best/  
 import dataclasses
 import json
 import os
-import shutil
 import uuid
 from pathlib import Path
 
 from . import checkpointing, results
-from .arguments import SAVED, load_yaml, merge
 from .checkpointing import CheckpointError, new_folder, out_of_room, strict_json, write_text
 from .errors import InputError
+from .launching import on_main
 
-# What may differ between a run and its resumption without changing its course.
-FREE = (
-    "output_dir",
-    "resume",
-    "tracker",
-    "logging_steps",
-    "save_steps",
-    "save_total_limit",
-    "eval_splits",
-    "num_processes",
-    "per_device_eval_batch_size",
-)
-CUT = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-)  # may differ while the global batch stays; not bit-exact then
 SELECTION = "selection.json"
 
 
@@ -63,7 +46,7 @@ class RunFolder:
         self.lock = None
 
     @classmethod
-    def open(cls, args, task, accelerator, on_main) -> "RunFolder":
+    def open(cls, args, task, accelerator) -> "RunFolder":
         """Make or take up the folder of `args.output_dir`. InputError when it belongs to something else or another process holds it."""
         lock = []
 
@@ -222,49 +205,6 @@ def load_weights(model, folder) -> None:
     target.load_state_dict({**loaded, **tied}, strict=True)
 
 
-def random_state(device) -> dict:
-    """Random states of this process, as plain tensors and numbers: torch (CPU, CUDA), Python, NumPy."""
-    import random
-
-    import numpy as np
-    import torch
-
-    name, keys, position, has, cached = np.random.get_state()  # noqa: NPY002  the legacy state is what a user's module may draw from
-    out = {
-        "torch": torch.get_rng_state(),
-        "python": random.getstate(),
-        "numpy": [name, keys.tolist(), position, has, cached],
-    }
-    if device.type == "cuda":
-        out["cuda"] = torch.cuda.get_rng_state(device)
-    return out
-
-
-def set_random_state(state: dict, device) -> None:
-    import random
-
-    import numpy as np
-    import torch
-
-    torch.set_rng_state(state["torch"])
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    name, keys, position, has, cached = state["numpy"]
-    np.random.set_state((name, np.array(keys, dtype=np.uint32), position, has, cached))  # noqa: NPY002
-    if device.type == "cuda" and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)
-
-
-def seed_dropout(args, process: int, step: int) -> None:
-    """Start each process's own dropout stream."""
-    import numpy as np
-    import torch
-
-    torch.manual_seed(
-        int(np.random.SeedSequence([args.model_seed, process, step]).generate_state(1, np.uint64)[0] >> np.uint64(1))
-    )
-
-
 def surroundings(run) -> dict:
     """What bit-exactness rests on besides the arguments."""
     import torch
@@ -278,213 +218,4 @@ def surroundings(run) -> dict:
         "precision": run.precision(),
         "kernels": run.backend(),
         "device": results.device_name(run.device).split(",")[0],
-    }
-
-
-def resume(run):
-    """Bring `run` to where its newest complete checkpoint stands. A Result when the run had finished before; else None."""
-    from .training import on_main
-
-    args, folder, a = run.args, run.folder, run.accelerator
-    seed_dropout(args, a.process_index, 0)
-    if folder.fresh:
-        if args.resume:
-            run.say(f"nothing to resume in {folder.path}: starting from the beginning")
-        return None
-
-    def look():
-        saved = folder.path / SAVED
-        if saved.is_file():
-            _refuse_changes(args, merge((str(saved), load_yaml(saved))))
-        done = [r for r in results.read(folder.path) if r["run_id"] == folder.run_id and r["status"] == "finished"]
-        path, notices = checkpointing.newest(folder.path / "checkpoints")
-        return (done or [None])[-1], str(path) if path else None, notices
-
-    done, path, notices = on_main(a, look)
-    for notice in notices:
-        run.say("notice: " + notice)
-    if done is not None:
-        if done["task"]["fingerprint"] != run.task.fingerprint:
-            raise InputError(
-                f"cannot resume {folder.path}: it was trained on {done['task']['name']}, another task or data version"
-            )
-        run.say(f"the run in {folder.path} has already finished ({done['training']['steps']} steps); nothing to do")
-        load_weights(run.model, folder.path / done["evaluation"]["checkpoint"])
-        return results.Result(done, folder.path, run.model)
-    if path is None:
-        run.say(f"no complete checkpoint in {folder.path}: starting from the beginning")
-        _cut_back(run, notices, a, on_main)
-        run.state.notes += notices
-        return None
-    _take_up(run, Path(path), notices)
-    _cut_back(run, notices, a, on_main)
-    return None
-
-
-def _cut_back(run, notices, accelerator, on_main):
-    """Drop what a later, lost part of the run left behind: log lines, and a best/ that the checkpoint does not know."""
-    folder, state = run.folder, run.state
-
-    def check():
-        folder.cut_log(state.step)
-        best = folder.path / "best"
-        try:
-            step = json.loads((best / SELECTION).read_text(encoding="utf-8"))["step"]
-        except (OSError, ValueError, KeyError):
-            step = None
-        if step is None or state.best is None or step != state.best["step"]:
-            shutil.rmtree(best, ignore_errors=True)
-            return state.best is not None
-        return False
-
-    if on_main(accelerator, check):
-        # a later step had replaced it, so the steps that now run again will find a better one at the same place
-        state.notes.append(
-            f"best model of step {state.best['step']} was no longer there on resume at step {state.step}"
-        )
-        state.best = None
-
-
-def _refuse_changes(args, saved: dict) -> None:
-    now = args.as_dict()
-    for name, value in saved.items():
-        if name in FREE or name in CUT or name in ("task", "task_kwargs"):
-            continue  # the task is compared by fingerprint, the cut by its global batch
-        if now[name] != value:
-            raise InputError(
-                f"cannot resume {args.output_dir}: {name} is {now[name]!r} here and was {value!r} when the run began"
-            )
-
-
-def _take_up(run, path: Path, notices) -> None:
-    weights, optimizer, random_states, kept = checkpointing.load(path)
-    plan, folder = run.plan, run.folder
-    for what, new, old in (
-        ("task or data version", run.task.fingerprint, kept["fingerprint"]),
-        ("the global batch", plan.global_batch, kept["global_batch"]),
-        ("the number of steps", plan.total_steps, kept["total_steps"]),
-    ):
-        if new != old:
-            raise InputError(f"cannot resume {folder.path}: {what} is {new} here and was {old} when the run began")
-    try:
-        run.model.load_state_dict(weights, strict=True)
-    except RuntimeError as error:
-        raise InputError(
-            f"cannot resume {folder.path}: the model differs from the checkpoint's ({str(error).splitlines()[-1].strip()})"
-        ) from None
-    run.optimizer.load_state_dict(optimizer)
-    run.state = State(**kept["state"])
-    state = run.state
-    state.resumes += 1
-    lost = [
-        f"{k} {v!r} instead of {kept['surroundings'].get(k)!r}"
-        for k, v in surroundings(run).items()
-        if kept["surroundings"].get(k) != v
-    ]
-    if (plan.processes, plan.accumulation) != (kept["processes"], kept["accumulation"]):
-        lost.append(
-            f"{plan.processes} x {plan.accumulation} pieces of a batch instead of {kept['processes']} x {kept['accumulation']}"
-        )
-    rank = run.accelerator.process_index
-    if rank < len(random_states) and plan.processes == kept["processes"]:
-        set_random_state(random_states[rank], run.device)
-    else:
-        seed_dropout(run.args, rank, state.step)
-    state.notes += notices
-    if lost:
-        state.bit_exact = False
-        state.notes.append(f"resumed at step {state.step} with " + ", ".join(lost))
-        run.say(f"notice: not bit-exact from here on: {state.notes[-1]}")
-    run.say(f"resumed from {path.name}: step {state.step} of {plan.total_steps}")
-
-
-def build_record(run, status: str, reason: str | None, scores: dict, which: str | None) -> dict:
-    """The result record (schemas/result.schema.json)."""
-    import platform
-
-    import torch
-
-    from . import __version__, models
-
-    args, plan, state, task = run.args, run.plan, run.state, run.task
-    config = run.model.config if run.own_model else None
-    size = models.state_size(config) if config is not None else None
-    seen = plan.sequences_before(state.step)
-    selection = (
-        "highest validation item accuracy (ties: lower loss, then earlier)"
-        if state.best
-        else "none: the task has no validation sequences"
-    )
-    module = run.model if run.own_model else run.model.module
-    counts = models.parameter_counts(run.model)
-    return {
-        "record_version": results.RECORD_VERSION,
-        "run_id": run.folder.run_id,
-        "status": status,
-        "reason": reason,
-        "created": run.folder.created,
-        "updated": results.now(),
-        "task": {
-            "name": task.name,
-            "data_version": task.data_version,
-            "fingerprint": task.fingerprint,
-            "description": task.describe(),
-            "split_fingerprints": {s: task.split_fingerprint(s) for s in task.splits},
-            "builder_keywords": args.task_kwargs,
-        },
-        "model": {
-            "name": args.mixer if run.own_model and args.mixer != "module" else type(module).__name__,
-            "parameters": sum(p.numel() for p in run.model.parameters()),
-            "trainable_parameters": sum(p.numel() for p in run.parameters),
-            "parameter_counts": counts,
-            "state_size": size,
-            "kernel_backend": run.backend(),
-            "config": results.finite(json.loads(config.to_json_string(use_diff=False)))
-            if config is not None
-            else None,
-        },
-        "arguments": args.as_dict(),
-        "seeds": {
-            "grammar": task.grammar_seed,
-            "sample": task.sample_seed,
-            "model": args.model_seed,
-            "data": args.data_seed,
-        },
-        "training": {
-            "steps": state.step,
-            "total_steps": plan.total_steps,
-            "sequences": seen,
-            "global_batch": plan.global_batch,
-            "micro_batch": plan.micro_batch,
-            "accumulation": plan.accumulation,
-            "processes": plan.processes,
-            "warmup_steps": plan.warmup_steps,
-            "precision": run.precision(),
-            "optimizer_groups": run.groups,
-            "loss": state.loss,
-            "token_accuracy": state.token_accuracy,
-            "seconds": state.seconds,
-            "sequences_per_second": seen / state.seconds if state.seconds else None,
-            "resumes": state.resumes,
-            "bit_exact": state.bit_exact,
-            "notes": state.notes,
-        },
-        "evaluation": {
-            "checkpoint": which,
-            "step": (state.best["step"] if which == "best" else state.step) if which else None,
-            "selection": selection,
-            "precision": "fp32",
-            "max_sequences": args.max_eval_sequences,
-            "seconds": state.eval_seconds,
-            "processes": plan.processes,
-            "validation_history": state.history,
-        },
-        "scores": scores,
-        "versions": {"selectivbench_hf": __version__, **results.versions()},
-        "hardware": {
-            "device": results.device_name(run.device),
-            "processes": plan.processes,
-            "threads": torch.get_num_threads(),
-            "platform": platform.platform(),
-        },
     }

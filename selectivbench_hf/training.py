@@ -22,8 +22,8 @@ import time
 from .arguments import TrainingArguments, from_argv, merge
 from .checkpointing import CheckpointError
 from .errors import InputError
-from .launching import StopFlag, Stopped, check_processes, divide_threads, leave
-from .runs import RunFolder, State, TrainingFailed, build_record
+from .launching import StopFlag, Stopped, leave, make_accelerator, on_main
+from .runs import RunFolder, State, TrainingFailed
 
 
 def train(task, model="gla", **fields):
@@ -88,54 +88,6 @@ def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
                 leave(accelerator, together=ok)
 
 
-def make_accelerator(args):
-    """An Accelerator with the asked precision, plain data parallel only; checks the number of processes and divides the threads."""
-    import importlib.util
-
-    from accelerate import Accelerator
-    from accelerate.state import AcceleratorState
-
-    if args.tracker != "none" and importlib.util.find_spec(args.tracker) is None:
-        raise InputError(f"--tracker {args.tracker} needs the package {args.tracker}, which is not installed")
-    kept = AcceleratorState._shared_state.get("_mixed_precision")
-    if kept is not None and args.mixed_precision not in (None, kept):
-        AcceleratorState._reset_state()  # an earlier run in this process had another precision
-    accelerator = Accelerator(
-        mixed_precision=args.mixed_precision, log_with=None if args.tracker == "none" else args.tracker
-    )
-    if accelerator.mixed_precision not in ("no", "bf16"):
-        raise InputError(
-            f"mixed_precision {accelerator.mixed_precision} of the accelerate configuration is not supported; bf16 and no are"
-        )
-    kind = accelerator.distributed_type.value
-    if kind not in ("NO", "MULTI_CPU", "MULTI_GPU"):
-        raise InputError(
-            f"the accelerate configuration asks for {kind}; these models train by plain data parallelism (MULTI_GPU, MULTI_CPU or one process)"
-        )
-    check_processes(accelerator.num_processes, args.num_processes)
-    divide_threads(int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
-    return accelerator
-
-
-def on_main(accelerator, function):
-    """Call `function` on the main process only; its value, or its InputError or CheckpointError, reaches every process."""
-    out = [None, None]
-    if accelerator.is_main_process:
-        try:
-            out[0] = function()
-        except (InputError, CheckpointError) as error:
-            out[1] = error
-        except OSError as error:
-            out[1] = CheckpointError(f"could not write the run folder: {error}")
-    if accelerator.num_processes > 1:
-        from accelerate.utils import broadcast_object_list
-
-        broadcast_object_list(out)
-    if out[1] is not None:
-        raise out[1]
-    return out[0]
-
-
 class _Run:
     """One run from start, or from a checkpoint, to its record."""
 
@@ -163,7 +115,7 @@ class _Run:
         else:
             model = models.wrap_module(module, task)
         self.model = model.to(self.device)
-        self.folder = RunFolder.open(args, task, accelerator, on_main)
+        self.folder = RunFolder.open(args, task, accelerator)
         self.args = args.replace(output_dir=str(self.folder.path), task=self.folder.task_name(args))
         if accelerator.num_processes > 1:
             for tensor in (*model.parameters(), *model.buffers()):
@@ -186,10 +138,10 @@ class _Run:
     # ------------------------------------------------------------ course
 
     def go(self):
-        from . import runs
+        from .resuming import resume
 
         try:
-            if (done := runs.resume(self)) is not None:
+            if (done := resume(self)) is not None:
                 return done
             self.announce()
             self.train_all()
@@ -424,7 +376,7 @@ class _Run:
         """Checkpoint: weights, optimiser, every process's random states, course; the same outcome on every process."""
         from accelerate.utils import gather_object
 
-        from .runs import random_state
+        from .resuming import random_state
 
         states = (
             gather_object([random_state(self.device)])
@@ -460,10 +412,10 @@ class _Run:
 
     def record(self, status, reason, scores=None, which=None):
         """Write the run's line in results.jsonl (on the main process); returns it everywhere."""
+        from .results import build_record, write
+
         record = build_record(self, status, reason, scores or {}, which)
         if self.main:
-            from .results import write
-
             record = write(self.folder.path, record)
         return record
 
