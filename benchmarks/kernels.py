@@ -15,7 +15,12 @@ import time
 import torch
 from torch.nn import functional as F
 
-SHAPES = {"lite": (32, 256, 4, 16), "B4xT512xD64": (4, 512, 4, 64), "B16xT512xD64": (16, 512, 4, 64), "B2xT2048xD64": (2, 2048, 4, 64)}
+SHAPES = {
+    "lite": (32, 256, 4, 16),
+    "B4xT512xD64": (4, 512, 4, 64),
+    "B16xT512xD64": (16, 512, 4, 64),
+    "B2xT2048xD64": (2, 2048, 4, 64),
+}
 BARS = {
     "B16xT512xD64": {"simple_gla": 1.0, "gla": 1.8, "gated_delta": 1.7},
     "B2xT2048xD64": {"simple_gla": 0.5, "gla": 0.8, "gated_delta": 1.1},
@@ -44,7 +49,10 @@ def candidates(shape: str, threads: int | None = None) -> dict:
     gk, gv = (8, 16) if lite else (width, width)
     dk, dv = (12, 24) if lite else (width, width)
     runs = {
-        "sdpa": (lambda q, k, v: F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True), (q, k, v)),
+        "sdpa": (
+            lambda q, k, v: F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True),
+            (q, k, v),
+        ),
         "simple_gla": (lambda *a: simple_gla(*a)[0], (q, k, v, gates())),
         "gla": (lambda *a: gla(*a)[0], (random(gk), random(gk), random(gv), gates(gk))),
         "gated_delta": (
@@ -68,7 +76,9 @@ def candidates(shape: str, threads: int | None = None) -> dict:
 
 def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--shapes", default="lite,B16xT512xD64,B2xT2048xD64", help="comma-separated, of: " + ", ".join(SHAPES))
+    parser.add_argument(
+        "--shapes", default="lite,B16xT512xD64,B2xT2048xD64", help="comma-separated, of: " + ", ".join(SHAPES)
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
@@ -89,11 +99,15 @@ def main(argv=None) -> None:
         for name, seconds in times.items():
             middle = statistics.median(seconds)
             bar = BARS.get(shape, {}).get(name)
-            rows.append({"name": f"{shape} {name}", "ratio": round(middle / sdpa, 2), "ms": round(middle * 1e3, 1), "bar": bar})
+            rows.append(
+                {"name": f"{shape} {name}", "ratio": round(middle / sdpa, 2), "ms": round(middle * 1e3, 1), "bar": bar}
+            )
     if options.json:
         print(json.dumps(rows))
         return
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, forward + backward, median of {options.repeats}")
+    print(
+        f"torch {torch.__version__}, {torch.get_num_threads()} threads, forward + backward, median of {options.repeats}"
+    )
     for row in rows:
         bar = "" if row["bar"] is None else f"   bar {row['bar']}" + ("" if row["ratio"] <= row["bar"] else "  MISSED")
         print(f"{row['name']:28} {row['ratio']:6.2f} x SDPA {row['ms']:9.1f} ms{bar}")

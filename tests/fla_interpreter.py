@@ -20,17 +20,34 @@ import numpy as np
 CASES = {
     "gla_short": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2}, 40, True),
     "gla_long": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2}, 100, True),
-    "gla_conv": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2, "use_short_conv": True, "conv_bias": True}, 70, True),
+    "gla_conv": (
+        "GatedLinearAttention",
+        {"hidden_size": 32, "num_heads": 2, "use_short_conv": True, "conv_bias": True},
+        70,
+        True,
+    ),
     "gla_ungated": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2, "use_output_gate": False}, 70, True),
     "gated_delta_net_short": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 40, True),
     "gated_delta_net_long": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 100, True),
     "gated_delta_net_negative": (
         "GatedDeltaNet",
-        {"hidden_size": 32, "num_heads": 2, "num_v_heads": 4, "head_dim": 8, "allow_neg_eigval": True, "conv_bias": True},
+        {
+            "hidden_size": 32,
+            "num_heads": 2,
+            "num_v_heads": 4,
+            "head_dim": 8,
+            "allow_neg_eigval": True,
+            "conv_bias": True,
+        },
         70,
         True,
     ),
-    "gated_delta_net_ungated": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12, "use_gate": False}, 70, True),
+    "gated_delta_net_ungated": (
+        "GatedDeltaNet",
+        {"hidden_size": 32, "num_heads": 2, "head_dim": 12, "use_gate": False},
+        70,
+        True,
+    ),
     "gated_delta_net_eval": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 40, False),
 }
 
@@ -38,7 +55,7 @@ CASES = {
 class Driver:
     """What fla and triton ask of an active driver, answered for 'no device'."""
 
-    class utils:  # noqa: N801  (triton's name)
+    class utils:
         """Device properties."""
 
         @staticmethod
@@ -96,7 +113,7 @@ def install() -> None:
     def gather(*args, **kwargs):
         return tl.gather(*args, **kwargs)
 
-    import fla.modules  # noqa: F401
+    import fla.modules
     import fla.ops  # noqa: F401
 
     for module in list(sys.modules.values()):
@@ -125,7 +142,7 @@ def _tensor_loop_variables(interp, tl) -> None:
             yield tl.tensor(interp.TensorHandle(np.array([i], dtype=np.int32), tl.int32), tl.int32)
 
     class Rewriter(type(interp.FunctionRewriter.ast_transformer)):
-        def visit_For(self, node):  # noqa: N802  (ast's name)
+        def visit_For(self, node):
             self.generic_visit(node)
             call = node.iter
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range":
@@ -190,8 +207,14 @@ def main(folder: str) -> None:
 
     for name in CASES:
         layer, x, train = build_case(name)
-        tensors = {"x": x, **{"weight." + key: value for key, value in layer.state_dict().items()}, **run_case(layer, x, train)}
-        save_file({key: value.detach().contiguous() for key, value in tensors.items()}, Path(folder) / f"{name}.safetensors")
+        tensors = {
+            "x": x,
+            **{"weight." + key: value for key, value in layer.state_dict().items()},
+            **run_case(layer, x, train),
+        }
+        save_file(
+            {key: value.detach().contiguous() for key, value in tensors.items()}, Path(folder) / f"{name}.safetensors"
+        )
         print(name, flush=True)
 
 

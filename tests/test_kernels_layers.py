@@ -12,10 +12,10 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
-from fla_interpreter import CASES, run_case  # noqa: E402
+from fla_interpreter import CASES, run_case
 
-from selectivbench_hf import kernels  # noqa: E402
-from selectivbench_hf.kernels import small  # noqa: E402
+from selectivbench_hf import kernels
+from selectivbench_hf.kernels import small
 
 RECORDINGS = Path(__file__).parent / "recordings"
 
@@ -37,7 +37,9 @@ def test_layers_equal_flas_kernels(name):
     layer_name, kwargs, _, train = CASES[name]
     recorded = load_file(RECORDINGS / f"{name}.safetensors")
     layer = getattr(fla.layers, layer_name)(**kwargs, layer_idx=0).train(train)
-    layer.load_state_dict({k.removeprefix("weight."): v for k, v in recorded.items() if k.startswith("weight.")}, strict=True)
+    layer.load_state_dict(
+        {k.removeprefix("weight."): v for k, v in recorded.items() if k.startswith("weight.")}, strict=True
+    )
     got = run_case(layer, recorded["x"], train)
     assert set(got) == {k for k in recorded if k == "output" or k.startswith("gradient.")}
     assert error(got.pop("output"), recorded["output"]) < 1e-5
@@ -54,7 +56,9 @@ def test_the_recordings_are_what_fla_computes(tmp_path):
         assert max(error(new[k], old[k]) for k in old) < 1e-5, name
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"rmsnorm": False}, {"dt_limit": (0.01, 0.05)}, {"D_has_hdim": True, "norm_before_gate": True}])
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"rmsnorm": False}, {"dt_limit": (0.01, 0.05)}, {"D_has_hdim": True, "norm_before_gate": True}]
+)
 @pytest.mark.parametrize("steps", [1, 40, 100])
 def test_mamba2_equals_its_own_torch_scan(steps, kwargs):
     import fla.layers
@@ -72,7 +76,9 @@ def test_mamba2_equals_its_own_torch_scan(steps, kwargs):
     through_fla = run_case(theirs, x, True)
     scan = fla.layers.mamba2.Mamba2.torch_forward.__wrapped__
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(fla.layers.mamba2.Mamba2, "torch_forward", scan)  # only the convolution's and the norm's kernels stay ours
+    monkey.setattr(
+        fla.layers.mamba2.Mamba2, "torch_forward", scan
+    )  # only the convolution's and the norm's kernels stay ours
     wanted = run_case(theirs, x, True)
     monkey.undo()
     assert error(got["output"], wanted["output"]) < 1e-5
@@ -92,7 +98,12 @@ def test_mamba2_groups_and_decoding():
         whole, conv_state, state = ssd_forward(layer, x, use_cache=True)
         cache, pieces = None, []
         for first, last in ((0, 1), (1, 3), (3, 13), *((t, t + 1) for t in range(13, 21))):
-            piece, *cache = ssd_forward(layer, x[:, first:last], cache and dict(zip(("conv_state", "recurrent_state"), cache, strict=True)), True)
+            piece, *cache = ssd_forward(
+                layer,
+                x[:, first:last],
+                cache and dict(zip(("conv_state", "recurrent_state"), cache, strict=True)),
+                True,
+            )
             pieces.append(piece)
     assert error(torch.cat(pieces, 1), whole) < 1e-5
     assert error(cache[0], conv_state) < 1e-6 and error(cache[1], state) < 1e-5
@@ -123,7 +134,13 @@ def test_short_convolution_gradients(steps, state):
     def random(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=True)
 
-    x, weight, bias, before, residual = random(2, steps, 3), random(3, 4), random(3), random(2, 3, 4), random(2, steps, 3)
+    x, weight, bias, before, residual = (
+        random(2, steps, 3),
+        random(3, 4),
+        random(3),
+        random(2, 3, 4),
+        random(2, steps, 3),
+    )
     initial = before if state else None
     padded = torch.cat((before[..., 1:] if state else before.new_zeros(2, 3, 3), x.transpose(1, 2)), 2)
     wanted = F.silu(F.conv1d(padded, weight[:, None], bias, groups=3)).transpose(1, 2) + residual
@@ -157,7 +174,9 @@ def test_norm_gradients(rms, activation):
     expected = torch.autograd.grad((wanted * gate * dy).sum() + (total * dres).sum(), leaves)
     with torch.no_grad():
         if activation:
-            y, mean, rstd, kept = small.layer_norm_gated_fwd(x, g, weight, bias, activation, 1e-5, residual, is_rms_norm=rms)
+            y, mean, rstd, kept = small.layer_norm_gated_fwd(
+                x, g, weight, bias, activation, 1e-5, residual, is_rms_norm=rms
+            )
             dx, dg, dw, db, dr = small.layer_norm_gated_bwd(
                 dy, kept, g, weight, bias, activation, 1e-5, mean, rstd, dres, True, rms, x.dtype
             )

@@ -9,7 +9,11 @@ from selectivbench_hf.kernels.gla import gla
 from selectivbench_hf.kernels.reference import gated_delta_loop, gla_loop, simple_gla_loop
 from selectivbench_hf.kernels.simple_gla import simple_gla
 
-OPS = {"simple_gla": (simple_gla, simple_gla_loop), "gla": (gla, gla_loop), "gated_delta": (gated_delta, gated_delta_loop)}
+OPS = {
+    "simple_gla": (simple_gla, simple_gla_loop),
+    "gla": (gla, gla_loop),
+    "gated_delta": (gated_delta, gated_delta_loop),
+}
 
 
 def inputs(op, steps, gate=-0.5, repeat=1, batch=2, heads=2, keys=5, values=6, seed=0):
@@ -34,7 +38,9 @@ def values_and_gradients(function, arguments, dtype, scale=0.7, state=True):
     leaves = [a.to(dtype).requires_grad_() for a in arguments]
     out, last = function(*leaves[:-1], scale, leaves[-1]) if state else function(*leaves[:-1], scale)
     weighting = torch.linspace(0, 7, out.numel(), dtype=dtype).view_as(out).cos()
-    total = (out * weighting).sum() + (last * torch.linspace(0, 5, last.numel(), dtype=dtype).view_as(last).sin()).sum()
+    total = (out * weighting).sum() + (
+        last * torch.linspace(0, 5, last.numel(), dtype=dtype).view_as(last).sin()
+    ).sum()
     gradients = torch.autograd.grad(total, leaves if state else leaves[:-1])
     return [out, last, *gradients]
 

@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import inspect
 import sys
+import warnings
 
 from . import recurrences, small
 from .mamba2 import ssd_forward
@@ -93,7 +94,11 @@ def enable() -> None:
             f"the CPU kernels are tested with fla-core {', '.join(TESTED_VERSIONS)}, and {version} is installed; "
             f"install one of these versions, or train on CUDA"
         )
-    import fla.layers  # noqa: F401  (loads the modules that hold references)
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message="Triton is not supported on current platform"
+        )  # the reason we are here
+        import fla.layers  # noqa: F401  (loads the modules that hold references)
     from fla import backends
 
     if backends._DISPATCH_DISABLED:

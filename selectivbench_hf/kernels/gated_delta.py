@@ -85,7 +85,24 @@ class _GatedDelta(torch.autograd.Function):
             out = torch.bmm(q_in, states[:-1].flatten(0, 1)).baddbmm_(weights, writes)
             result = from_chunks(out.view(chunks, batch, heads, length, values), steps, v.dtype)
         ctx.save_for_backward(
-            qc, kc, vc, bc, inside, from_start, to_end, over, strict, inverse, key_in, w, u, key_out, q_in, weights, states, writes
+            qc,
+            kc,
+            vc,
+            bc,
+            inside,
+            from_start,
+            to_end,
+            over,
+            strict,
+            inverse,
+            key_in,
+            w,
+            u,
+            key_out,
+            q_in,
+            weights,
+            states,
+            writes,
         )
         ctx.shapes = (batch, steps, heads, scale, q.dtype, k.dtype, v.dtype, g.dtype, beta.dtype, initial_state)
         return result, states[-1].view(batch, heads, keys, values).clone()
@@ -93,14 +110,31 @@ class _GatedDelta(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlast):
-        (qc, kc, vc, bc, inside, from_start, to_end, over, strict, inverse, key_in, w, u, key_out, q_in, weights, states, writes) = (
-            ctx.saved_tensors
-        )
+        (
+            qc,
+            kc,
+            vc,
+            bc,
+            inside,
+            from_start,
+            to_end,
+            over,
+            strict,
+            inverse,
+            key_in,
+            w,
+            u,
+            key_out,
+            q_in,
+            weights,
+            states,
+            writes,
+        ) = ctx.saved_tensors
         batch, steps, heads, scale, q_type, k_type, v_type, g_type, beta_type, initial_state = ctx.shapes
         length, keys = qc.shape[1:]
         chunks, values = states.shape[0] - 1, states.shape[-1]
         doc = to_chunks(do, length, vc.dtype).flatten(0, 2)
-        before, before_t = states[:-1].flatten(0, 1), states[:-1].flatten(0, 1).transpose(1, 2)
+        before_t = states[:-1].flatten(0, 1).transpose(1, 2)
 
         # the scan backwards: dwrites is also the gradient of u, and minus it, times the state, that of w
         dwrites = torch.bmm(weights.transpose(1, 2), doc).view(chunks, -1, length, values)

@@ -85,7 +85,7 @@ class _GLA(torch.autograd.Function):
         qc, kc, vc, decay, weights, states = ctx.saved_tensors
         batch, steps, heads, scale, q_type, k_type, v_type, g_type, initial_state = ctx.shapes
         length, keys = qc.shape[1:]
-        chunks, values = states.shape[0] - 1, states.shape[-1]
+        chunks = states.shape[0] - 1
         doc = to_chunks(do, length, vc.dtype).flatten(0, 2)
 
         # the sweep again, now keeping what each level multiplied: cheaper than holding it between the two passes
@@ -134,4 +134,12 @@ class _GLA(torch.autograd.Function):
         def unchunk(x, dtype):
             return from_chunks(x.view(chunks, batch, heads, length, -1), steps, dtype)
 
-        return unchunk(dq.mul_(scale), q_type), unchunk(dk, k_type), unchunk(dv, v_type), unchunk(dg, g_type), dinitial, None, None
+        return (
+            unchunk(dq.mul_(scale), q_type),
+            unchunk(dk, k_type),
+            unchunk(dv, v_type),
+            unchunk(dg, g_type),
+            dinitial,
+            None,
+            None,
+        )

@@ -65,8 +65,12 @@ def _convolution(layer, x, state, keep):
     from fla.modules.convolution import causal_conv1d
 
     out, new_state = causal_conv1d(
-        x, weight=weight, bias=bias, initial_state=state, output_final_state=keep, activation=activation, backend="triton"
+        x,
+        weight=weight,
+        bias=bias,
+        initial_state=state,
+        output_final_state=keep,
+        activation=activation,
+        backend="triton",
     )
     return (out if activation else layer.act(out)), new_state
-
-

@@ -83,7 +83,9 @@ def chunk_gated_delta_rule(
 ):  # fmt: skip
     """The gated delta rule. g (B, T, HV) is a log decay, or with use_gate_in_kernel what -exp(A_log) softplus(g + dt_bias) makes one."""
     where = "chunk_gated_delta_rule"
-    refuse(where, cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu, chunk_indices=chunk_indices, cp_context=cp_context)
+    refuse(
+        where, cu_seqlens=cu_seqlens, cu_seqlens_cpu=cu_seqlens_cpu, chunk_indices=chunk_indices, cp_context=cp_context
+    )
     chunk = _only(where, kwargs, "chunk_size", "use_gate_in_kernel", "A_log", "dt_bias")
     if v.shape[2] % q.shape[2]:
         raise ValueError(f"{where}: {v.shape[2]} value heads are not a multiple of {q.shape[2]} key heads")

@@ -14,7 +14,9 @@ def refuse(where: str, **arguments) -> None:
     """Raise NotImplementedError for the first argument that is set: the CPU kernels do not know it."""
     for name, value in arguments.items():
         if value is not None and value is not False:
-            raise NotImplementedError(f"{where} on CPU tensors does not support the argument {name!r} (only CUDA does)")
+            raise NotImplementedError(
+                f"{where} on CPU tensors does not support the argument {name!r} (only CUDA does)"
+            )
 
 
 def silu_gradient(x: torch.Tensor) -> torch.Tensor:
@@ -52,7 +54,11 @@ def _last_inputs(x, initial_state, width):
     missing = width - tail.shape[2]
     if not missing:
         return tail.contiguous()
-    earlier = x.new_zeros(x.shape[0], x.shape[2], missing) if initial_state is None else initial_state[..., -missing:].to(x.dtype)
+    earlier = (
+        x.new_zeros(x.shape[0], x.shape[2], missing)
+        if initial_state is None
+        else initial_state[..., -missing:].to(x.dtype)
+    )
     return torch.cat((earlier, tail), 2)
 
 
@@ -200,7 +206,20 @@ def layer_norm_bwd(
 ):  # fmt: skip
     """Gradients of x, weight, bias and the residual (and the output again, if asked)."""
     dx, _, dw, db, dres_in, y = _norm_bwd(
-        dy, x, None, weight, bias, None, mean, rstd, dres, has_residual, is_rms_norm, x_dtype, recompute_output, num_groups
+        dy,
+        x,
+        None,
+        weight,
+        bias,
+        None,
+        mean,
+        rstd,
+        dres,
+        has_residual,
+        is_rms_norm,
+        x_dtype,
+        recompute_output,
+        num_groups,
     )
     return (dx, dw, db, dres_in, y) if recompute_output else (dx, dw, db, dres_in)
 
@@ -211,12 +230,27 @@ def layer_norm_gated_bwd(
 ):  # fmt: skip
     """Gradients of x, the gate, weight, bias and the residual (and the output again, if asked)."""
     dx, dg, dw, db, dres_in, y = _norm_bwd(
-        dy, x, g, weight, bias, activation, mean, rstd, dresidual, has_residual, is_rms_norm, x_dtype, recompute_output, 1
+        dy,
+        x,
+        g,
+        weight,
+        bias,
+        activation,
+        mean,
+        rstd,
+        dresidual,
+        has_residual,
+        is_rms_norm,
+        x_dtype,
+        recompute_output,
+        1,
     )
     return (dx, dg, dw, db, dres_in, y) if recompute_output else (dx, dg, dw, db, dres_in)
 
 
-def _norm_bwd(dy, x, g, weight, bias, activation, mean, rstd, dres, has_residual, is_rms_norm, x_dtype, recompute, groups):
+def _norm_bwd(
+    dy, x, g, weight, bias, activation, mean, rstd, dres, has_residual, is_rms_norm, x_dtype, recompute, groups
+):
     dtype = compute_dtype(x, dy)
     xhat, dy = x.to(dtype), dy.to(dtype)
     if mean is not None:

@@ -11,7 +11,9 @@ class Attention(nn.Module):
     def __init__(self, hidden_size: int, num_heads: int, rope_theta: float = 10000.0, norm_eps: float = 1e-6):
         super().__init__()
         if hidden_size % num_heads or hidden_size // num_heads % 2:
-            raise ValueError(f"it must be a multiple of 2 * num_heads ({2 * num_heads}), because rotation pairs channels")
+            raise ValueError(
+                f"it must be a multiple of 2 * num_heads ({2 * num_heads}), because rotation pairs channels"
+            )
         self.num_heads, self.head_dim, self.rope_theta = num_heads, hidden_size // num_heads, rope_theta
         self.q_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.k_proj = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -24,7 +26,8 @@ class Attention(nn.Module):
         """(B, T, D) -> (B, T, D)."""
         batch, steps, width = x.shape
         q, k, v = (
-            project(x).view(batch, steps, self.num_heads, self.head_dim) for project in (self.q_proj, self.k_proj, self.v_proj)
+            project(x).view(batch, steps, self.num_heads, self.head_dim)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         cos, sin = rotary_table(steps, self.head_dim, self.rope_theta, x.device)
         q = rotate(self.q_norm(q), cos, sin).to(v.dtype).transpose(1, 2)

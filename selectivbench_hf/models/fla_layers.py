@@ -1,6 +1,12 @@
 """The layers of flash-linear-attention that mixers.py builds. Importing this module imports fla (seconds)."""
 
-import fla.layers
+import logging
+import warnings
+
+with warnings.catch_warnings():
+    # on a machine without a GPU fla says that Triton cannot be used; that is what our kernels are for
+    warnings.filterwarnings("ignore", message="Triton is not supported on current platform")
+    import fla.layers
 from fla.layers import GatedDeltaNet, GatedLinearAttention  # noqa: F401
 from fla.layers.utils import get_layer_cache, update_layer_cache
 
@@ -14,7 +20,24 @@ class Mamba2(fla.layers.Mamba2):
     everywhere keeps results comparable. Parameters, their names and their initialisation are fla's.
     """
 
-    def forward(self, hidden_states, attention_mask=None, past_key_values=None, use_cache=False, output_attentions=False, **kwargs):
+    def __init__(self, **kwargs):
+        logger = logging.getLogger(fla.layers.Mamba2.__module__)
+        before = logger.level
+        logger.setLevel(logging.ERROR)  # it warns about paths that this class never takes
+        try:
+            super().__init__(**kwargs)
+        finally:
+            logger.setLevel(before)
+
+    def forward(
+        self,
+        hidden_states,
+        attention_mask=None,
+        past_key_values=None,
+        use_cache=False,
+        output_attentions=False,
+        **kwargs,
+    ):
         """(B, T, D) -> (B, T, D), None, the cache."""
         last_state = get_layer_cache(self, past_key_values)
         output, conv_state, ssm_state = ssd_forward(self, hidden_states, last_state, use_cache, attention_mask)

@@ -132,7 +132,9 @@ def get_mixer(name: str) -> Mixer:
     return Mixer(str(name), build, "module", whole="config" in _parameters(build)[0])
 
 
-def build_mixer(name: str, hidden_size: int, num_heads: int, layer_idx: int, mixer_kwargs: dict | None = None, config=None):
+def build_mixer(
+    name: str, hidden_size: int, num_heads: int, layer_idx: int, mixer_kwargs: dict | None = None, config=None
+):
     """The module of a mixer. Raises InputError where its arguments cannot work; see also `check_mixer`, which allocates nothing."""
     mixer = get_mixer(name)
     kwargs = dict(mixer_kwargs or {})
@@ -143,7 +145,9 @@ def build_mixer(name: str, hidden_size: int, num_heads: int, layer_idx: int, mix
     except (AssertionError, ValueError, ZeroDivisionError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"mixer {name!r} cannot be built with hidden_size={hidden_size} and {num_heads} heads: {error}") from error
+        raise InputError(
+            f"mixer {name!r} cannot be built with hidden_size={hidden_size} and {num_heads} heads: {error}"
+        ) from error
 
 
 def check_mixer(name: str, hidden_size: int, num_heads: int | None = None, mixer_kwargs: dict | None = None) -> None:
@@ -166,7 +170,11 @@ def check_mixer(name: str, hidden_size: int, num_heads: int | None = None, mixer
     near = " or ".join(str(w) for w in (below, above) if w is not None)
     raise InputError(
         f"hidden_size={hidden_size} does not work for mixer {name!r} with {num_heads or heads_for(hidden_size)} heads: {reason}; "
-        + (f"the nearest that work: {near}" if near else "no hidden size near it works either: look at num_heads and mixer_kwargs")
+        + (
+            f"the nearest that work: {near}"
+            if near
+            else "no hidden size near it works either: look at num_heads and mixer_kwargs"
+        )
     )
 
 

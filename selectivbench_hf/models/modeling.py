@@ -4,6 +4,8 @@ Sequences are padded on the right and there is no attention mask: every mixer is
 Axes: B batch, T time, D channels (hidden size), V symbols, S states.
 """
 
+import warnings
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -98,7 +100,9 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         else:
             block = MatchedBlock if config.block == "matched" else PaperBlock
             self.backbone = nn.Sequential(*(block(config, mixer) for mixer in built))
-            self.norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if config.block == "matched" else nn.Identity()
+            self.norm = (
+                nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if config.block == "matched" else nn.Identity()
+            )
         self.classifier = nn.Linear(config.hidden_size, config.num_states)
 
         # What `_init_weights` may touch. The rest belongs to the mixers, and a layer keeps its own initialisation.
@@ -134,14 +138,18 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                         transformers' Trainer neither removes them before the collator nor fails on them after it
         """
         if use_cache or past_key_values is not None:
-            raise InputError(f"use_cache=True is not supported for mixer {self.config.mixer!r}: give the whole sequence at once")
+            raise InputError(
+                f"use_cache=True is not supported for mixer {self.config.mixer!r}: give the whole sequence at once"
+            )
         logits = self.classifier(self.hidden(input_features, input_ids))
         loss = None if labels is None else state_loss(logits, labels)
         if return_dict is False:
             return (logits,) if loss is None else (loss, logits)
         return TokenClassifierOutput(loss=loss, logits=logits)
 
-    def hidden(self, input_features: torch.Tensor | None = None, input_ids: torch.Tensor | None = None) -> torch.Tensor:
+    def hidden(
+        self, input_features: torch.Tensor | None = None, input_ids: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The states (B, T, D) before `classifier`, so that the head can be applied to a few steps at a time."""
         if input_features is not None:
             if input_features.dim() != 3 or input_features.shape[-1] != self.config.num_symbols:
@@ -152,7 +160,9 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         elif input_ids is not None:
             if input_ids.dim() != 2:
                 raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; it must be (batch, steps)")
-            table = F.pad(self.encoder.weight.t(), (0, 0, 0, 1))  # one row per symbol, and the zero vector for the blank
+            table = F.pad(
+                self.encoder.weight.t(), (0, 0, 0, 1)
+            )  # one row per symbol, and the zero vector for the blank
             x = F.embedding(input_ids, table) + self.encoder.bias
             if torch.is_autocast_enabled(x.device.type):
                 x = x.to(torch.get_autocast_dtype(x.device.type))
@@ -187,7 +197,12 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                 config = self.config
                 with torch.random.fork_rng(devices=[]), torch.device("cpu"):
                     fresh = build_mixer(
-                        config.mixer, config.hidden_size, config.num_heads, module._mixer_index, config.mixer_kwargs, config=config
+                        config.mixer,
+                        config.hidden_size,
+                        config.num_heads,
+                        module._mixer_index,
+                        config.mixer_kwargs,
+                        config=config,
                     )
                 for name, buffer in fresh.named_buffers():
                     if name in unsaved:
@@ -197,13 +212,19 @@ class SelectivBenchForStateClassification(PreTrainedModel):
     def from_pretrained(cls, *args, output_loading_info: bool = False, **kwargs):
         """As in transformers, but a file that lacks a tensor, or has one too many or of another shape, is an error."""
         model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
-        wrong = {kind: sorted(map(str, info.get(kind) or ())) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")}
+        wrong = {
+            kind: sorted(map(str, info.get(kind) or ()))
+            for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+        }
         wrong = {kind: keys for kind, keys in wrong.items() if keys}
         if wrong:
             where = args[0] if args else kwargs.get("pretrained_model_name_or_path")
             raise InputError(
                 f"the weights in {str(where)!r} do not fit the model: "
-                + "; ".join(f"{kind.replace('_', ' ')}: {', '.join(keys[:5])}{' ...' * (len(keys) > 5)}" for kind, keys in wrong.items())
+                + "; ".join(
+                    f"{kind.replace('_', ' ')}: {', '.join(keys[:5])}{' ...' * (len(keys) > 5)}"
+                    for kind, keys in wrong.items()
+                )
             )
         return (model, info) if output_loading_info else model
 
@@ -282,7 +303,12 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
-        exempt = parameter.ndim < 2 or name.endswith("bias") or name in free or getattr(parameter, "_no_weight_decay", False)
+        exempt = (
+            parameter.ndim < 2
+            or name.endswith("bias")
+            or name in free
+            or getattr(parameter, "_no_weight_decay", False)
+        )
         names, members = groups["no_decay" if exempt else "decay"]
         names.append(name)
         members.append(parameter)
@@ -322,4 +348,9 @@ def _enable_kernels(mixer: str) -> None:
     from .mixers import require_fla
 
     require_fla(mixer)
-    kernels.enable()
+    try:
+        kernels.enable()
+    except RuntimeError as error:
+        if not torch.cuda.is_available():
+            raise
+        warnings.warn(f"{error}. On this machine mixer {mixer!r} will run on CUDA tensors only.", stacklevel=3)
