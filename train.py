@@ -5,7 +5,7 @@
     accelerate launch train.py --output_dir runs/gla --resume                           # go on from the newest complete checkpoint
     accelerate launch train.py --help
 
-Two processes on CPUs (`--cpu --num_processes 2` would start one; this script refuses that):
+Two processes on CPUs (`--cpu --num_processes 2` would start one; this script refuses that; `--main_process_port 0` finds a free port):
 
     ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu --num_processes 2 --num_machines 1 train.py --task lite_noisy_gaps --mixer transformer
 

@@ -181,9 +181,8 @@ def make_accelerator(args):
     kept = AcceleratorState._shared_state.get("_mixed_precision")
     if kept is not None and args.mixed_precision not in (None, kept):
         AcceleratorState._reset_state()  # an earlier run in this process had another precision
-    accelerator = Accelerator(
-        mixed_precision=args.mixed_precision, log_with=None if args.tracker == "none" else args.tracker
-    )
+    tracker = {} if args.tracker == "none" else {"log_with": args.tracker, "project_dir": args.output_dir or "runs"}
+    accelerator = Accelerator(mixed_precision=args.mixed_precision, **tracker)
     if accelerator.mixed_precision not in ("no", "bf16"):
         raise InputError(
             f"mixed_precision {accelerator.mixed_precision} of the accelerate configuration is not supported; bf16 and no are"

@@ -3,6 +3,7 @@
     accelerate launch train.py --task lite_noisy_gaps --mixer gla --hidden_size 64 --num_hidden_layers 2 --output_dir runs/gla
     accelerate launch -m selectivbench_hf.training --config recipe.yaml
     ACCELERATE_USE_CPU=1 accelerate launch --multi_gpu --num_processes 2 --num_machines 1 train.py --task lite     # two CPU processes
+    (with --main_process_port 0 several such launches run side by side: each finds a free port)
     accelerate launch train.py --output_dir runs/gla --resume
 
     result = sb.train(task, model="gla", hidden_size=128)        # or any nn.Module: (B, T, V) -> (B, T, S)
@@ -402,7 +403,8 @@ class _Run:
         pace = (
             scores["validation"]["steps"] / scores["validation"]["seconds"] / self.plan.processes if scores else None
         )
-        scores |= self.evaluate([s for s in splits if s not in scores], notice=True, pace=pace)
+        if splits := [s for s in splits if s not in scores]:
+            scores |= self.evaluate(splits, notice=True, pace=pace)
         record = self.record("finished", None, scores, which)
         self.say(table(scores))
         self.say(

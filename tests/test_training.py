@@ -522,3 +522,9 @@ def test_a_missing_tracker_is_one_sentence(tmp_path, capfd):
         pytest.skip("all trackers are installed")
     assert main([*flags(tmp_path / "run"), "--tracker", absent]) == 2
     assert "not installed" in capfd.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_a_tracker_mirrors_the_log(tmp_path):
+    pytest.importorskip("tensorboard")
+    tiny_run(tmp_path / "run", tracker="tensorboard", max_steps=2)
+    assert list((tmp_path / "run").rglob("*events*"))
