@@ -145,12 +145,14 @@ def test_short_convolution_gradients(steps, state):
     padded = torch.cat((before[..., 1:] if state else before.new_zeros(2, 3, 3), x.transpose(1, 2)), 2)
     wanted = F.silu(F.conv1d(padded, weight[:, None], bias, groups=3)).transpose(1, 2) + residual
     full = torch.cat((before if state else before.new_zeros(2, 3, 4), x.transpose(1, 2)), 2)[..., -4:]
-    got, final = small.causal_conv1d_fwd(x, weight, bias, residual, initial, True, "silu")
+    with torch.no_grad():  # as inside fla's autograd function
+        got, final = small.causal_conv1d_fwd(x, weight, bias, residual, initial, True, "silu")
     assert torch.allclose(got, wanted) and torch.allclose(final, full)
     dy, dht = torch.randn_like(got), torch.randn_like(final)
     leaves = [x, weight, bias, residual, *([before] if state else [])]
     expected = torch.autograd.grad((wanted * dy).sum() + (full * dht).sum(), leaves)
-    ours = small.causal_conv1d_bwd(x, dy, dht, weight, bias, residual, initial, "silu")
+    with torch.no_grad():
+        ours = small.causal_conv1d_bwd(x, dy, dht, weight, bias, residual, initial, "silu")
     for a, b in zip(ours, expected, strict=False):
         assert torch.allclose(a, b)
 

@@ -15,9 +15,9 @@ Axes: B batch, T time, G key heads, H value heads, K key channels, V value chann
 import torch
 
 from .layout import BlockView, chunk_length, compute_dtype, from_chunks, suffix_sums, to_chunks
-from .simple_gla import chunk_decays
+from .simple_gla import chunk_decays, preferred_chunk
 
-CHUNK = 32
+LONGEST_CHUNK = 32  # more only adds levels of halving
 
 
 def gated_delta(q, k, v, g, beta, scale=None, initial_state=None, chunk=None):
@@ -32,7 +32,16 @@ def gated_delta(q, k, v, g, beta, scale=None, initial_state=None, chunk=None):
         q, k = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (q, k))
     if g is None:
         g = v.new_zeros(v.shape[:3], dtype=torch.float32)
-    return _GatedDelta.apply(q, k, v, g, beta, initial_state, scale, chunk_length(q.shape[1], chunk or CHUNK))
+    return _GatedDelta.apply(
+        q,
+        k,
+        v,
+        g,
+        beta,
+        initial_state,
+        scale,
+        chunk_length(q.shape[1], chunk or preferred_chunk(q.shape[-1], v.shape[-1], LONGEST_CHUNK)),
+    )
 
 
 def unit_lower_inverse(strict: torch.Tensor) -> torch.Tensor:

@@ -15,8 +15,9 @@ Axes: B batch, T time, H heads, K key channels, V value channels, N chunks, C st
 import torch
 
 from .layout import BlockView, chunk_length, compute_dtype, from_chunks, suffix_sums, to_chunks
+from .simple_gla import preferred_chunk
 
-CHUNK = 32
+LONGEST_CHUNK = 32  # more only adds levels of halving
 
 
 def gla(q, k, v, g, scale=None, initial_state=None, chunk=None):
@@ -25,7 +26,15 @@ def gla(q, k, v, g, scale=None, initial_state=None, chunk=None):
     Returns o (B, T, H, V) in v's type and the last state (B, H, K, V) in float32 (float64 if an input is).
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return _GLA.apply(q, k, v, g, initial_state, scale, chunk_length(q.shape[1], chunk or CHUNK))
+    return _GLA.apply(
+        q,
+        k,
+        v,
+        g,
+        initial_state,
+        scale,
+        chunk_length(q.shape[1], chunk or preferred_chunk(q.shape[-1], v.shape[-1], LONGEST_CHUNK)),
+    )
 
 
 class _Halving:

@@ -28,9 +28,10 @@ def simple_gla(q, k, v, g=None, scale=None, initial_state=None, chunk=None):
     return _SimpleGLA.apply(q, k, v, g, initial_state, scale, chunk_length(q.shape[1], chunk))
 
 
-def preferred_chunk(key_channels: int, value_channels: int) -> int:
-    """Chunk length: N states of K x V and N matrices of C x C should weigh about the same."""
-    return 16 if key_channels * value_channels <= 512 else 32 if key_channels * value_channels <= 2048 else 64
+def preferred_chunk(key_channels: int, value_channels: int, most: int = 64) -> int:
+    """Chunk length: N states of K x V and N matrices of C x C should weigh about the same (measured; see benchmarks/kernels.py)."""
+    state = key_channels * value_channels
+    return min(most, 16 if state <= 512 else 32 if state <= 4096 else 64)
 
 
 def chunk_decays(g: torch.Tensor, dtype: torch.dtype):
@@ -38,7 +39,11 @@ def chunk_decays(g: torch.Tensor, dtype: torch.dtype):
     step to the chunk's end (..., C); over all of it (...)."""
     total = g.double().cumsum(-1)
     above = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool, device=g.device).triu(1)
-    inside = (total[..., :, None] - total[..., None, :]).to(dtype).masked_fill_(above, -torch.inf).exp_()
+    inside = g.new_empty(*g.shape, g.shape[-1], dtype=dtype)
+    torch.sub(
+        total[..., :, None], total[..., None, :], out=inside
+    )  # the difference is float64, only what is kept of it is not
+    inside.masked_fill_(above, -torch.inf).exp_()
     last = total[..., -1:]
     return inside, total.exp().to(dtype), (last - total).exp().to(dtype), last[..., 0].exp().to(dtype)
 
@@ -76,7 +81,7 @@ class _SimpleGLA(torch.autograd.Function):
             scores = torch.bmm(qc, kc.transpose(1, 2))
             for r in range(repeat):
                 part = slice(r * values, (r + 1) * values)
-                out[:, :, part].baddbmm_(scores * inside[:, r], vc[:, :, part])
+                out[:, :, part] += torch.bmm(scores * inside[:, r], vc[:, :, part])
             result = from_chunks(out.view(chunks, batch, heads, length, -1), steps, v.dtype).view(v.shape)
             last = states[-1].transpose(2, 3).reshape(batch, heads * repeat, keys, values)
         ctx.save_for_backward(qc, kc, vc, inside, from_start, to_end, over, states, scores, out)
@@ -109,7 +114,7 @@ class _SimpleGLA(torch.autograd.Function):
         for r in range(repeat):
             part = slice(r * values, (r + 1) * values)
             weights = inside[:, r]
-            dv[:, :, part].baddbmm_((scores * weights).transpose(1, 2), doc[:, :, part])
+            dv[:, :, part] += torch.bmm((scores * weights).transpose(1, 2), doc[:, :, part])
             here = torch.bmm(doc[:, :, part], vc[:, :, part].transpose(1, 2)).mul_(weights)
             dscores = here if dscores is None else dscores.add_(here)
         dq = torch.bmm(do_start, flat_states.transpose(1, 2)).baddbmm_(dscores, kc).mul_(scale)

@@ -27,6 +27,14 @@ def silu_gradient(x: torch.Tensor) -> torch.Tensor:
 
 # --- short causal convolution ----------------------------------------------------------------------------------------------------
 
+BLOCK = 1 << 17  # numbers that passes over them should find in the cache again: half a megabyte in float32
+
+
+def _blocks(rows: int, width: int):
+    """Slices of about BLOCK numbers. These modules are many cheap passes: over the whole array each would wait for main memory."""
+    step = max(1, BLOCK // max(1, width))
+    return [slice(first, min(first + step, rows)) for first in range(0, rows, step)]
+
 
 def _conv_inputs(x, weight, initial_state):
     """x (B, T, D) in the computing type, and the W - 1 inputs before it (B, W - 1, D) or None."""
@@ -36,10 +44,10 @@ def _conv_inputs(x, weight, initial_state):
     return x, before, weight.to(dtype)
 
 
-def _convolve(x, before, weight, bias):
-    taps = weight.unbind(1)
+def _convolve(x, before, taps, bias, out=None):
+    """x (b, T, D), taps: W vectors (D,)."""
     width, steps = len(taps), x.shape[1]
-    y = x * taps[-1]
+    y = torch.mul(x, taps[-1], out=out)
     for back in range(1, width):
         y[:, back:].addcmul_(x[:, : max(0, steps - back)], taps[-1 - back])
         if before is not None:
@@ -69,9 +77,11 @@ def causal_conv1d_fwd(
     """x (B, T, D), weight (D, W), initial_state (B, D, W): y = activation(conv + bias) + residual, and the last W inputs."""
     refuse("causal_conv1d", cu_seqlens=cu_seqlens)
     xf, before, wf = _conv_inputs(x, weight, initial_state)
-    y = _convolve(xf, before, wf, bias)
-    if activation in ("swish", "silu"):
-        y = F.silu(y, inplace=True)
+    taps, y = [tap.contiguous() for tap in wf.unbind(1)], torch.empty_like(xf, memory_format=torch.contiguous_format)
+    for part in _blocks(len(xf), xf[0].numel()):
+        block = _convolve(xf[part], None if before is None else before[part], taps, bias, out=y[part])
+        if activation in ("swish", "silu"):
+            F.silu(block, inplace=True)
     y = y.view(x.shape)
     if residual is not None:
         y = y + residual
@@ -81,6 +91,11 @@ def causal_conv1d_fwd(
     return y.to(x.dtype), final
 
 
+def _over_time(a, b):
+    """Sum of a * b over batch and time."""
+    return (a * b).sum((0, 1))
+
+
 def causal_conv1d_bwd(
     x, dy, dht, weight=None, bias=None, residual=None, initial_state=None, activation=None, cu_seqlens=None,
     cu_seqlens_cpu=None, chunk_indices=None, chunk_size=64, layout_fallback=False,
@@ -88,23 +103,29 @@ def causal_conv1d_bwd(
     """Gradients of x, weight, bias, residual and the initial state, for dy (B, T, D) and dht (B, D, W) of the final state."""
     refuse("causal_conv1d", cu_seqlens=cu_seqlens)
     xf, before, wf = _conv_inputs(x, weight, initial_state)
-    dz = dy.reshape(xf.shape).to(xf.dtype)
-    if activation in ("swish", "silu"):
-        dz = torch.mul(dz, silu_gradient(_convolve(xf, before, wf, bias)))
+    dyf = dy.reshape(xf.shape).to(xf.dtype)
     width, steps = wf.shape[1], xf.shape[1]
-    taps = wf.unbind(1)
-    dx = dz * taps[-1]
-    dweight = torch.zeros_like(wf)
-    dweight[:, -1] = (dz * xf).sum((0, 1))
+    taps = [tap.contiguous() for tap in wf.unbind(1)]
+    dx = torch.empty_like(xf, memory_format=torch.contiguous_format)
+    dtaps = xf.new_zeros(width, xf.shape[2])
+    dbias = xf.new_zeros(xf.shape[2])
     dbefore = None if before is None else torch.zeros_like(before)
-    for back in range(1, width):
-        if back < steps:
-            dx[:, :-back].addcmul_(dz[:, back:], taps[-1 - back])
-            dweight[:, -1 - back] = (dz[:, back:] * xf[:, :-back]).sum((0, 1))
-        if before is not None:
-            rows, first = min(back, steps), width - 1 - back
-            dbefore[:, first : first + rows].addcmul_(dz[:, :rows], taps[-1 - back])
-            dweight[:, -1 - back] += (dz[:, :rows] * before[:, first : first + rows]).sum((0, 1))
+    for part in _blocks(len(xf), xf[0].numel()):
+        xb, dz, first = xf[part], dyf[part], None if before is None else before[part]
+        if activation in ("swish", "silu"):
+            dz = torch.mul(dz, silu_gradient(_convolve(xb, first, taps, bias)))
+        if bias is not None:
+            dbias += dz.sum((0, 1))
+        dxb = torch.mul(dz, taps[-1], out=dx[part])
+        dtaps[-1] += _over_time(dz, xb)
+        for back in range(1, width):
+            if back < steps:
+                dxb[:, :-back].addcmul_(dz[:, back:], taps[-1 - back])
+                dtaps[-1 - back] += _over_time(dz[:, back:], xb[:, :-back])
+            if before is not None:
+                rows, row = min(back, steps), width - 1 - back
+                dbefore[part, row : row + rows].addcmul_(dz[:, :rows], taps[-1 - back])
+                dtaps[-1 - back] += _over_time(dz[:, :rows], first[:, row : row + rows])
     dinitial = None
     if before is not None:
         dinitial = F.pad(dbefore.transpose(1, 2), (1, 0))
@@ -115,8 +136,8 @@ def causal_conv1d_bwd(
             dinitial[..., kept:] += dht[..., : width - kept]
     return (
         dx.to(x.dtype).view(x.shape),
-        dweight.to(weight.dtype),
-        None if bias is None else dz.sum((0, 1)).to(bias.dtype),
+        dtaps.t().to(weight.dtype),
+        None if bias is None else dbias.to(bias.dtype),
         None if residual is None else dy,
         None if dinitial is None else dinitial.to(initial_state.dtype),
     )
@@ -294,19 +315,65 @@ def _norm_bwd(
     return dx_out, dg, dw, db, dres_in, out.to(dy.dtype) if recompute else None
 
 
+class _GatedRMSNorm(torch.autograd.Function):
+    """Rows (T, D) in groups of `size` channels: norm(x silu(z)) weight, or norm(x) weight silu(z) with norm_before_gate; in blocks."""
+
+    @staticmethod
+    def forward(ctx, x, weight, z, eps, size, before_gate):
+        dtype = compute_dtype(x)
+        out, rstd = torch.empty_like(x), x.new_empty(len(x), x.shape[1] // size, 1, dtype=dtype)
+        for part in _blocks(*x.shape):
+            xb, gate = x[part].to(dtype), F.silu(z[part].to(dtype))
+            normed = (xb if before_gate else xb * gate).unflatten(-1, (-1, size))
+            rows = torch.linalg.vecdot(normed, normed).div_(size).add_(eps).rsqrt_().unsqueeze(-1)
+            rstd[part] = rows
+            y = (normed * rows).flatten(-2).mul_(weight)
+            out[part] = y.mul_(gate) if before_gate else y
+        ctx.save_for_backward(x, weight, z, rstd)
+        ctx.shape = (size, before_gate)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dy):
+        x, weight, z, rstd = ctx.saved_tensors
+        size, before_gate = ctx.shape
+        dx, dz, dweight = torch.empty_like(x), torch.empty_like(z), torch.zeros_like(weight, dtype=rstd.dtype)
+        for part in _blocks(*x.shape):
+            xb, zb, dyb = x[part].to(rstd.dtype), z[part].to(rstd.dtype), dy[part].to(rstd.dtype)
+            sigmoid = torch.sigmoid(zb)
+            gate = zb * sigmoid
+            slope = torch.addcmul(sigmoid, gate, 1 - sigmoid)
+            xhat = (xb if before_gate else xb * gate).unflatten(-1, (-1, size)) * rstd[part]
+            if before_gate:
+                dz[part] = slope.mul_(dyb).mul_(xhat.flatten(-2)).mul_(weight)
+                dyb = dyb * gate
+            dweight += (dyb * xhat.flatten(-2)).sum(0)
+            dhat = (dyb * weight).unflatten(-1, (-1, size))
+            along = torch.linalg.vecdot(dhat, xhat).div_(-size).unsqueeze(-1)
+            dnormed = dhat.addcmul_(xhat, along).mul_(rstd[part]).flatten(-2)
+            if not before_gate:
+                dz[part] = slope.mul_(dnormed).mul_(xb)
+                dnormed = dnormed.mul_(gate)
+            dx[part] = dnormed
+        return dx, dweight.to(weight.dtype), dz, None, None, None
+
+
 def rmsnorm_fn(x, weight, bias, z=None, eps=1e-6, group_size=None, norm_before_gate=True):
-    """Mamba-2's norm: RMSNorm in groups of `group_size` channels, gated by silu(z) before or after; differentiable torch."""
+    """Mamba-2's norm: RMSNorm in groups of `group_size` channels, gated by silu(z) before or after."""
+    size = group_size or x.shape[-1]
+    if z is not None and bias is None:
+        rows, gate = x.reshape(-1, x.shape[-1]), z.reshape(-1, x.shape[-1])
+        return _GatedRMSNorm.apply(rows, weight, gate, eps, size, norm_before_gate).view(x.shape)
     dtype = compute_dtype(x)
     out = x.to(dtype)
-    gate = None if z is None else F.silu(z.to(dtype))
-    if gate is not None and not norm_before_gate:
-        out = out * gate
-    size = group_size or x.shape[-1]
+    if z is not None and not norm_before_gate:
+        out = out * F.silu(z.to(dtype))
     out = F.rms_norm(out.unflatten(-1, (-1, size)), (size,), eps=eps).flatten(-2) * weight
     if bias is not None:
         out = out + bias
-    if gate is not None and norm_before_gate:
-        out = out * gate
+    if z is not None and norm_before_gate:
+        out = out * F.silu(z.to(dtype))
     return out.to(x.dtype)
 
 
