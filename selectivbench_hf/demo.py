@@ -61,7 +61,6 @@ def _parse(argv):
 def read_recipe(file=None) -> dict:
     """The settings from a YAML file (default: the package's recipes/demo.yaml), checked; InputError names what is unknown."""
     from .arguments import kinds, load_yaml
-    from .models.mixers import MIXERS
     from .tasks import get_task
 
     path = Path(file) if file else resources.path("recipes/demo.yaml")
@@ -86,15 +85,19 @@ def read_recipe(file=None) -> dict:
     task = get_task(str(recipe["task"]))
     get_task(str(recipe["transfer"]))
     recipe["task"], recipe["transfer"] = str(recipe["task"]), str(recipe["transfer"])
+    if not isinstance(recipe["mixers"], list) or not recipe["mixers"]:
+        raise InputError(f"mixers in {path} must be a list of at least one mixer")
     recipe["mixers"] = [str(m) for m in recipe["mixers"]]
-    for mixer in recipe["mixers"]:
-        if mixer not in MIXERS:
-            raise unknown("mixer", mixer, MIXERS, str(path))
     recipe["sequences"] = {
         task.check_split(str(s)): _whole(n, f"sequences.{s} in {path}") for s, n in recipe["sequences"].items()
     }
     recipe["transfer_sequences"] = _whole(recipe["transfer_sequences"], f"transfer_sequences in {path}")
     recipe["training"] = {k: str(v) if isinstance(v, str) else v for k, v in recipe["training"].items()}
+    from .models.mixers import MIXERS  # last: it takes seconds
+
+    for mixer in recipe["mixers"]:
+        if mixer not in MIXERS:
+            raise unknown("mixer", mixer, MIXERS, str(path))
     return recipe
 
 
@@ -107,13 +110,14 @@ def _whole(value, where) -> int:
 def run(recipe: dict, output: Path, workers: int | None = None) -> list[dict]:
     """Train and score every mixer of the recipe, then write the report; returns the rows of results.jsonl in the recipe's order."""
     from . import demo_report
+
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file; --output must be a folder")
     from .models.mixers import MIXERS
 
     for mixer in recipe["mixers"]:
         if mixer not in MIXERS:
             raise unknown("mixer", mixer, MIXERS)
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file; --output must be a folder")
     for folder in (output / "runs", output / "logs"):
         folder.mkdir(parents=True, exist_ok=True)
     began, done = time.perf_counter(), {}
@@ -145,9 +149,7 @@ def settings(recipe: dict, mixer: str) -> dict:
 
     kept = {k: v for k, v in recipe.items() if k != "mixers"}
     prints = {name: get_task(recipe[name]).fingerprint for name in ("task", "transfer")}
-    return json.loads(
-        json.dumps({"mixer": mixer, **kept, "fingerprints": prints, "package": __version__})
-    )
+    return json.loads(json.dumps({"mixer": mixer, **kept, "fingerprints": prints, "package": __version__}))
 
 
 def finished(recipe: dict, output: Path, mixer: str) -> dict | None:

@@ -147,11 +147,11 @@ def figure(rows, gaps, memoryless, task, recipe, file: Path):
         axes.axvspan(max(min(law), 0.8) * 0.9, max(law) * 1.1, color="#eef1f5", zorder=0)
         axes.text(
             min(law) * 1.0,
-            0.985,
+            0.02,
             "gaps seen in training",
             fontsize=8.5,
             color=FAINT,
-            va="top",
+            va="bottom",
             transform=axes.get_xaxis_transform(),
         )
         axes.axhline(100 * memoryless, color=FAINT, lw=1, ls="--", zorder=1)
