@@ -126,6 +126,30 @@ def test_pieces_with_the_cache_equal_the_whole(layer_name, pieces):
     assert error(got, whole) < 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layer_name", ["GatedLinearAttention", "GatedDeltaNet", "Mamba2"])
+def test_very_long_sequences(layer_name):
+    """65,537 steps at once and in pieces; the last piece is one step beyond a power of two."""
+    import fla.layers
+    from fla.models.utils import Cache
+
+    from selectivbench_hf.models.fla_layers import Mamba2
+
+    torch.manual_seed(0)
+    width = {"GatedDeltaNet": {"head_dim": 12, "num_heads": 2}, "Mamba2": {"head_dim": 32, "state_size": 16}}
+    width = width.get(layer_name, {"num_heads": 2})
+    layer = {"Mamba2": Mamba2}.get(layer_name) or getattr(fla.layers, layer_name)
+    layer = layer(hidden_size=32, layer_idx=0, **width).eval()
+    x = torch.randn(1, 65537, 32)
+    with torch.no_grad():
+        whole = layer(x)[0]
+        cache = Cache()
+        pieces = x.split((30000, 35536, 1), 1)
+        got = torch.cat([layer(part, past_key_values=cache, use_cache=True)[0] for part in pieces], 1)
+    assert error(got, whole) < 1e-4
+    assert error(got[:, -1], whole[:, -1]) < 1e-4
+
+
 @pytest.mark.parametrize("steps", [1, 2, 9])
 @pytest.mark.parametrize("state", [False, True])
 def test_short_convolution_gradients(steps, state):

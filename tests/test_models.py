@@ -213,6 +213,7 @@ BAD = [
         "unknown mixer 'glaa'; did you mean 'gla'",
     ),
     (lambda: models.SelectivBenchConfig.for_task(FakeTask(), hiden_size=3), "did you mean 'hidden_size'"),
+    (lambda: config("transformer", num_hiden_layers=3), "did you mean 'num_hidden_layers'"),
     (lambda: models.SelectivBenchConfig.for_task(FakeTask(), mixer="transformer", hidden_size=63), "56 or 64"),
     (lambda: models.SelectivBenchConfig.for_task(FakeTask(), mixer="gpt", hidden_size=63), "60 or 64"),
     (lambda: models.check_mixer("gla", 66), "gla.*64 or 72"),

@@ -88,7 +88,10 @@ def enable() -> None:
     """See selectivbench_hf.kernels.enable."""
     if _undo:
         return
-    version = importlib.metadata.version("fla-core")
+    try:
+        version = importlib.metadata.version("fla-core")
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError("kernels.enable() needs flash-linear-attention, which is not installed here") from None
     if version not in TESTED_VERSIONS:
         raise RuntimeError(
             f"the CPU kernels are tested with fla-core {', '.join(TESTED_VERSIONS)}, and {version} is installed; "

@@ -77,69 +77,34 @@ class _GatedDelta(torch.autograd.Function):
             kt = kc.transpose(1, 2)
             strict = torch.bmm(kc, kt).mul_(inside).mul_(bc).tril_(-1)
             inverse = unit_lower_inverse(strict)
-            key_in, value_in = kc * (bc * from_start), vc * bc
-            w, u = torch.bmm(inverse, key_in), torch.bmm(inverse, value_in)
-            key_out = kc * to_end
-            q_in = qc.mul_(scale) * from_start
+            w, u = torch.bmm(inverse, kc * (bc * from_start)), torch.bmm(inverse, vc * bc)
+            qc.mul_(scale)
             weights = torch.bmm(qc, kt).mul_(inside)
 
             states = vc.new_empty(chunks + 1, batch * heads, keys, values)
             states[0].zero_() if initial_state is None else states[0].copy_(initial_state.flatten(0, 1))
-            writes = u.clone().view(chunks, -1, length, values)
-            w_n, key_out_n = w.view(chunks, -1, length, keys), key_out.view(chunks, -1, length, keys).transpose(2, 3)
+            writes, w_n = u.view(chunks, -1, length, values), w.view(chunks, -1, length, keys)
+            key_out = (kc * to_end).view(chunks, -1, length, keys).transpose(2, 3)
             for n in range(chunks):
                 writes[n].baddbmm_(w_n[n], states[n], alpha=-1)
-                torch.mul(states[n], over[n], out=states[n + 1]).baddbmm_(key_out_n[n], writes[n])
+                torch.mul(states[n], over[n], out=states[n + 1]).baddbmm_(key_out[n], writes[n])
             writes = writes.view(-1, length, values)
-            out = torch.bmm(q_in, states[:-1].flatten(0, 1)).baddbmm_(weights, writes)
+            out = torch.bmm(qc * from_start, states[:-1].flatten(0, 1)).baddbmm_(weights, writes)
             result = from_chunks(out.view(chunks, batch, heads, length, values), steps, v.dtype)
-        ctx.save_for_backward(
-            qc,
-            kc,
-            vc,
-            bc,
-            inside,
-            from_start,
-            to_end,
-            over,
-            strict,
-            inverse,
-            key_in,
-            w,
-            u,
-            key_out,
-            q_in,
-            weights,
-            states,
-            writes,
-        )
-        ctx.shapes = (batch, steps, heads, scale, q.dtype, k.dtype, v.dtype, g.dtype, beta.dtype, initial_state)
+        # what is one cheap product away is made again in the backward pass rather than held until then
+        kept = (qc, kc, vc, bc, inside, from_start, to_end, over, strict, inverse, w, weights, states, writes)
+        ctx.save_for_backward(*kept)
+        ctx.shapes = (batch, steps, heads, scale, q.dtype, k.dtype, v.dtype, g.dtype, beta.dtype)
+        ctx.initial = None if initial_state is None else (initial_state.shape, initial_state.dtype)
         return result, states[-1].view(batch, heads, keys, values).clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlast):
-        (
-            qc,
-            kc,
-            vc,
-            bc,
-            inside,
-            from_start,
-            to_end,
-            over,
-            strict,
-            inverse,
-            key_in,
-            w,
-            u,
-            key_out,
-            q_in,
-            weights,
-            states,
-            writes,
-        ) = ctx.saved_tensors
-        batch, steps, heads, scale, q_type, k_type, v_type, g_type, beta_type, initial_state = ctx.shapes
+        qc, kc, vc, bc, inside, from_start, to_end, over, strict, inverse, w, weights, states, writes = (
+            ctx.saved_tensors
+        )
+        batch, steps, heads, scale, q_type, k_type, v_type, g_type, beta_type = ctx.shapes
         length, keys = qc.shape[1:]
         chunks, values = states.shape[0] - 1, states.shape[-1]
         doc = to_chunks(do, length, vc.dtype).flatten(0, 2)
@@ -148,11 +113,11 @@ class _GatedDelta(torch.autograd.Function):
         # the scan backwards: dwrites is also the gradient of u, and minus it, times the state, that of w
         dwrites = torch.bmm(weights.transpose(1, 2), doc).view(chunks, -1, length, values)
         dstates = torch.empty_like(states)
-        torch.bmm(q_in.transpose(1, 2), doc, out=dstates[:-1].flatten(0, 1))
+        torch.bmm((qc * from_start).transpose(1, 2), doc, out=dstates[:-1].flatten(0, 1))
         dstates[-1].copy_(dlast.flatten(0, 1))
-        key_out_n, w_n = key_out.view(chunks, -1, length, keys), w.view(chunks, -1, length, keys).transpose(2, 3)
+        key_out, w_n = (kc * to_end).view(chunks, -1, length, keys), w.view(chunks, -1, length, keys).transpose(2, 3)
         for n in range(chunks - 1, -1, -1):
-            dwrites[n].baddbmm_(key_out_n[n], dstates[n + 1])
+            dwrites[n].baddbmm_(key_out[n], dstates[n + 1])
             dstates[n].addcmul_(dstates[n + 1], over[n]).baddbmm_(w_n[n], dwrites[n], alpha=-1)
         dwrites = dwrites.view(-1, length, values)
 
@@ -161,30 +126,33 @@ class _GatedDelta(torch.autograd.Function):
         inverse_t = inverse.transpose(1, 2)
         dvalue_in = torch.bmm(inverse_t, dwrites)
         dkey_in = torch.bmm(inverse_t, torch.bmm(dwrites, before_t)).neg_()
+        u = torch.baddbmm(writes, w, before_t.transpose(1, 2))
         dstrict = torch.bmm(dvalue_in, u.transpose(1, 2)).baddbmm_(dkey_in, w.transpose(1, 2)).tril_(-1).neg_()
         dweights = torch.bmm(doc, writes.transpose(1, 2))
 
         # gates: each product's gradient times the product, counted where its exponent begins and where it ends
         pair = torch.mul(dstrict, strict).addcmul_(dweights, weights)
         dgates = pair.sum(-1).sub_(pair.sum(-2))
-        leaving = torch.linalg.vecdot(dkey_out, key_out)
-        dgates.add_(torch.linalg.vecdot(dkey_in, key_in)).add_(torch.linalg.vecdot(dq_in, q_in)).sub_(leaving)
+        entering, leaving = from_start.squeeze(-1), torch.linalg.vecdot(dkey_out, kc).mul_(to_end.squeeze(-1))
+        dkey_gate = torch.linalg.vecdot(dkey_in, kc).mul_(entering)  # times beta for the gates, as it is for beta
+        dgates.addcmul_(dkey_gate, bc.squeeze(-1)).addcmul_(torch.linalg.vecdot(dq_in, qc), entering).sub_(leaving)
         carried = (dstates[1:] * states[:-1]).sum((2, 3)).view(-1).mul_(over.view(-1))
         dgates[:, -1] += leaving.sum(-1).add_(carried)
         dg = suffix_sums(dgates.double(), 1)
 
         dweights.mul_(inside)
         dstrict.mul_(inside)
-        from_strict = torch.bmm(dstrict, kc)  # beta multiplies the rows of `strict`, as it does key_in and value_in
-        dbeta = torch.linalg.vecdot(dkey_in, kc).mul_(from_start.squeeze(-1))
-        dbeta.add_(torch.linalg.vecdot(from_strict, kc)).add_(torch.linalg.vecdot(dvalue_in, vc))
+        # beta multiplies the rows of `strict`, as it does those of the keys and values
+        from_strict = torch.bmm(dstrict, kc)
+        dbeta = dkey_gate.add_(torch.linalg.vecdot(from_strict, kc)).add_(torch.linalg.vecdot(dvalue_in, vc))
         dq = torch.bmm(dweights, kc).addcmul_(dq_in, from_start).mul_(scale)
         dk = torch.bmm(dweights.transpose(1, 2), qc).baddbmm_(dstrict.transpose(1, 2), kc * bc)
         dk.addcmul_(from_strict.addcmul_(dkey_in, from_start), bc).addcmul_(dkey_out, to_end)
         dv = dvalue_in.mul_(bc)
         dinitial = None
-        if initial_state is not None:
-            dinitial = dstates[0].view(initial_state.shape).to(initial_state.dtype)
+        if ctx.initial is not None:
+            shape, dtype = ctx.initial
+            dinitial = dstates[0].view(shape).to(dtype)
 
         def unchunk(x, dtype):
             return from_chunks(x.view(chunks, batch, heads, *x.shape[1:]), steps, dtype)

@@ -85,14 +85,15 @@ class _GLA(torch.autograd.Function):
             out = torch.bmm(sweep.queries, states[:-1].flatten(0, 1)).baddbmm_(weights, vc)
             result = from_chunks(out.view(chunks, batch, heads, length, values), steps, v.dtype)
         ctx.save_for_backward(qc, kc, vc, decay, weights, states)
-        ctx.shapes = (batch, steps, heads, scale, q.dtype, k.dtype, v.dtype, g.dtype, initial_state)
+        ctx.shapes = (batch, steps, heads, scale, q.dtype, k.dtype, v.dtype, g.dtype)
+        ctx.initial = None if initial_state is None else (initial_state.shape, initial_state.dtype)
         return result, states[-1].view(batch, heads, keys, values).clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlast):
         qc, kc, vc, decay, weights, states = ctx.saved_tensors
-        batch, steps, heads, scale, q_type, k_type, v_type, g_type, initial_state = ctx.shapes
+        batch, steps, heads, scale, q_type, k_type, v_type, g_type = ctx.shapes
         length, keys = qc.shape[1:]
         chunks = states.shape[0] - 1
         doc = to_chunks(do, length, vc.dtype).flatten(0, 2)
@@ -137,8 +138,9 @@ class _GLA(torch.autograd.Function):
         of_later_chunks = torch.cat((suffix_sums(dg[:, :, :, 0], 0)[1:], torch.zeros_like(end))).add_(end)
         dg += of_later_chunks.unsqueeze(3)
         dinitial = None
-        if initial_state is not None:
-            dinitial = dstates[0].view(initial_state.shape).to(initial_state.dtype)
+        if ctx.initial is not None:
+            shape, dtype = ctx.initial
+            dinitial = dstates[0].view(shape).to(dtype)
 
         def unchunk(x, dtype):
             return from_chunks(x.view(chunks, batch, heads, length, -1), steps, dtype)

@@ -83,16 +83,17 @@ class _SimpleGLA(torch.autograd.Function):
                 part = slice(r * values, (r + 1) * values)
                 out[:, :, part] += torch.bmm(scores * inside[:, r], vc[:, :, part])
             result = from_chunks(out.view(chunks, batch, heads, length, -1), steps, v.dtype).view(v.shape)
-            last = states[-1].transpose(2, 3).reshape(batch, heads * repeat, keys, values)
+            last = states[-1].transpose(2, 3).reshape(batch, heads * repeat, keys, values).clone()
         ctx.save_for_backward(qc, kc, vc, inside, from_start, to_end, over, states, scores, out)
-        ctx.shapes = (batch, steps, heads, repeat, scale, q.dtype, k.dtype, v.dtype, g.dtype, initial_state)
+        ctx.shapes = (batch, steps, heads, repeat, scale, q.dtype, k.dtype, v.dtype, g.dtype)
+        ctx.initial = None if initial_state is None else (initial_state.shape, initial_state.dtype)
         return result, last
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlast):
         qc, kc, vc, inside, from_start, to_end, over, states, scores, out = ctx.saved_tensors
-        batch, steps, heads, repeat, scale, q_type, k_type, v_type, g_type, initial_state = ctx.shapes
+        batch, steps, heads, repeat, scale, q_type, k_type, v_type, g_type = ctx.shapes
         length, keys = qc.shape[1:]
         chunks, values = states.shape[0] - 1, states.shape[-1]
         doc = to_chunks(do.reshape(batch, steps, heads, repeat * values), length, vc.dtype).flatten(0, 2)
@@ -127,8 +128,9 @@ class _SimpleGLA(torch.autograd.Function):
             end = (dstates[-1] * states[-1]).sum((2, 4)).flatten(1)
             dg = suffix_sums(per_step, 1).add_(end[:, None]).to(g_type)
         dinitial = None
-        if initial_state is not None:
-            dinitial = dstates[0].transpose(2, 3).reshape(initial_state.shape).to(initial_state.dtype)
+        if ctx.initial is not None:
+            shape, dtype = ctx.initial
+            dinitial = dstates[0].transpose(2, 3).reshape(shape).to(dtype)
 
         def unchunk(x, dtype):
             return from_chunks(x.view(chunks, batch, heads, length, -1), steps, dtype)

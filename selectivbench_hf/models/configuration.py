@@ -8,6 +8,17 @@ from ..errors import InputError, unknown
 from .mixers import check_mixer, heads_for
 
 BLOCKS = ("matched", "paper")
+# keywords that transformers itself puts into a configuration beside the declared fields
+TRANSFORMERS_OWN = (
+    "attn_implementation",
+    "auto_map",
+    "experts_implementation",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "torch_dtype",
+)
 
 
 class SelectivBenchConfig(PreTrainedConfig):
@@ -48,6 +59,11 @@ class SelectivBenchConfig(PreTrainedConfig):
     use_cache: bool = False
 
     def __post_init__(self, **kwargs):
+        for name in kwargs:
+            if name not in TRANSFORMERS_OWN and not name.startswith("_"):
+                raise unknown(
+                    "model field", name, own_fields()
+                )  # transformers would keep it as an attribute nobody reads
         super().__post_init__(**kwargs)
         for name in ("hidden_size", "num_hidden_layers", "num_symbols", "num_states", "max_position_embeddings"):
             value = getattr(self, name)
