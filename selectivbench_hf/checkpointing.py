@@ -5,6 +5,7 @@ Everything is written beside its place under a name that no reader looks at, flu
 """
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -130,11 +131,10 @@ def save(folder, step: int, tensors: dict, optimizer: dict, rng: list, state: di
     try:
         with new_folder(path) as part:
             (part / "model.safetensors").write_bytes(blob)
-            try:
-                torch.save(optimizer, part / "optimizer.pt")
-                torch.save(rng, part / "rng.pt")
-            except RuntimeError as error:  # torch's zip writer reports a full disk this way
-                raise OSError(getattr(error, "errno", None) or 28, str(error).split("\n")[0]) from None
+            for name, value in (("optimizer.pt", optimizer), ("rng.pt", rng)):
+                buffer = io.BytesIO()  # torch's own file writer hides a full disk behind an inner error
+                torch.save(value, buffer)
+                (part / name).write_bytes(buffer.getbuffer())
             (part / "state.json").write_text(strict_json(state, indent=1), encoding="utf-8")
             sums = {f.name: {"sha256": sha256(f), "bytes": f.stat().st_size} for f in sorted(part.iterdir())}
             (part / MANIFEST).write_text(strict_json({"step": step, "files": sums}, indent=1), encoding="utf-8")

@@ -94,8 +94,11 @@ class RunFolder:
         return args.task if isinstance(args.task, str) else str(self.path / "task.json")
 
     def log(self, entry: dict) -> None:
-        with open(self.path / "log.jsonl", "a", encoding="utf-8") as file:
-            file.write(strict_json(results.finite(entry)) + "\n")
+        try:
+            with open(self.path / "log.jsonl", "a", encoding="utf-8") as file:
+                file.write(strict_json(results.finite(entry)) + "\n")
+        except OSError as error:
+            raise CheckpointError(out_of_room(error, self.path, "log.jsonl") + _last_good(self.path)) from None
 
     def cut_log(self, step: int) -> None:
         """Drop what was logged after `step`: those steps are run again."""

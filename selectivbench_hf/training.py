@@ -147,15 +147,14 @@ class _Run:
             self.announce()
             self.train_all()
             return self.finish()
-        except Stopped as error:
-            self.record("interrupted", f"stopped by {error.why}")
+        except (Stopped, KeyboardInterrupt) as error:
+            why = f"stopped by {error.why}" if isinstance(error, Stopped) else "keyboard interrupt"
+            with contextlib.suppress(OSError):  # a full disk may refuse the record too
+                self.record("interrupted", why)
             raise
         except (TrainingFailed, CheckpointError) as error:
-            with contextlib.suppress(OSError):  # a full disk may refuse the record too
+            with contextlib.suppress(OSError):
                 self.record("failed", str(error))
-            raise
-        except KeyboardInterrupt:
-            self.record("interrupted", "keyboard interrupt")
             raise
         finally:
             if self.prefetch is not None:

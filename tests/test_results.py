@@ -58,8 +58,7 @@ def test_what_the_record_tells(run):
     assert (
         r["versions"]["selectivbench_hf"] == sb.__version__
         and r["versions"]["torch"] == torch.__version__.split("+")[0]
-        or r["versions"]["torch"]
-    )
+    ) or r["versions"]["torch"]
     assert {g["weight_decay"] for g in r["training"]["optimizer_groups"]} == {0.1, 0.0}
     assert (
         r["training"]["processes"] == 1

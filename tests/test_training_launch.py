@@ -209,7 +209,18 @@ def test_a_signal_saves_and_exits(tmp_path, number, code):
 
 def test_the_launchers_death_stops_its_child(tmp_path):
     """accelerate launch dies on SIGTERM and leaves its child behind."""
-    launch = [*LAUNCH, "--cpu", "--num_processes", 1, ROOT / "train.py", *RUN, "--output_dir", tmp_path / "run"]
+    launch = [
+        *LAUNCH,
+        "--cpu",
+        "--num_processes",
+        1,
+        "--mixed_precision",
+        "bf16",
+        ROOT / "train.py",
+        *RUN,
+        "--output_dir",
+        tmp_path / "run",
+    ]
     process = start([*launch, "--max_steps", 100_000, "--save_steps", 50_000, "--eval_steps", 50_000])
     wait_for(tmp_path / "run/log.jsonl", process)
     (child,) = children(process.pid)
@@ -218,6 +229,9 @@ def test_the_launchers_death_stops_its_child(tmp_path):
     assert gone(child)
     stopped = record(tmp_path / "run")
     assert stopped["status"] == "interrupted" and "launcher" in stopped["reason"]
+    assert (
+        stopped["training"]["precision"] == "bf16 autocast, fp32 weights"
+    )  # what accelerate was told, as no flag of ours says more
     assert (tmp_path / f"run/checkpoints/step-{stopped['training']['steps']:08d}").is_dir()
     process.communicate()
 
