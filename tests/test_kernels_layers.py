@@ -126,7 +126,6 @@ def test_pieces_with_the_cache_equal_the_whole(layer_name, pieces):
     assert error(got, whole) < 1e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layer_name", ["GatedLinearAttention", "GatedDeltaNet", "Mamba2"])
 def test_very_long_sequences(layer_name):
     """65,537 steps at once and in pieces; the last piece is one step beyond a power of two."""

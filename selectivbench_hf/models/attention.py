@@ -30,8 +30,8 @@ class Attention(nn.Module):
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         cos, sin = rotary_table(steps, self.head_dim, self.rope_theta, x.device)
-        q = rotate(self.q_norm(q), cos, sin).to(v.dtype).transpose(1, 2)
-        k = rotate(self.k_norm(k), cos, sin).to(v.dtype).transpose(1, 2)
+        q = rotate(self.q_norm(q.to(self.q_norm.weight.dtype)), cos, sin).to(v.dtype).transpose(1, 2)
+        k = rotate(self.k_norm(k.to(self.k_norm.weight.dtype)), cos, sin).to(v.dtype).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True)
         return self.o_proj(mixed.transpose(1, 2).reshape(batch, steps, width))
 

@@ -204,6 +204,7 @@ def _check_kwargs(mixer: Mixer, mixer_kwargs: dict) -> None:
         module, _, name = mixer.layer.partition(":")
         if mixer.family == "lrm":
             require_fla(mixer.name)
+            importlib.import_module("selectivbench_hf.models.fla_layers")
         allowed, any_name = _parameters(getattr(importlib.import_module(module), name).__init__)
         any_name = False
     else:

@@ -156,7 +156,9 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                 raise InputError(
                     f"input_features has shape {tuple(input_features.shape)}; it must be (batch, steps, {self.config.num_symbols})"
                 )
-            x = self.encoder(input_features.to(self.encoder.weight.dtype))
+            weight = self.encoder.weight
+            # the residual stream has the weights' type, under autocast too: only the branches are computed in half precision
+            x = self.encoder(input_features.to(weight.dtype)).to(weight.dtype)
         elif input_ids is not None:
             if input_ids.dim() != 2:
                 raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; it must be (batch, steps)")
@@ -164,8 +166,6 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                 self.encoder.weight.t(), (0, 0, 0, 1)
             )  # one row per symbol, and the zero vector for the blank
             x = F.embedding(input_ids, table) + self.encoder.bias
-            if torch.is_autocast_enabled(x.device.type):
-                x = x.to(torch.get_autocast_dtype(x.device.type))
         else:
             raise InputError("give input_features or input_ids")
         if get_mixer(self.config.mixer).whole and x.shape[1] > self.config.max_position_embeddings:
