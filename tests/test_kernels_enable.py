@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from models_helper import LRM, model
 
 pytest.importorskip("triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
@@ -174,12 +175,10 @@ def _in_another_process(model):
 
 
 def test_a_model_sent_to_a_spawned_process_runs_there():
-    from selectivbench_hf.models import SelectivBenchConfig, SelectivBenchForStateClassification
-
-    config = SelectivBenchConfig(mixer="gla", hidden_size=32, num_hidden_layers=1, num_symbols=5, num_states=5)
-    model = SelectivBenchForStateClassification(config).eval()
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(_in_another_process, (model,)) == pytest.approx(_in_another_process(model), abs=1e-5)
+        for mixer in LRM:
+            net = model(mixer)
+            assert pool.apply(_in_another_process, (net,)) == pytest.approx(_in_another_process(net), abs=1e-3), mixer
 
 
 def test_backend_names():

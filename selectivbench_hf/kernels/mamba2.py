@@ -54,8 +54,12 @@ def _scan(query, key, value, decay, state):
     from fla.ops.simple_gla import chunk_simple_gla
 
     repeat = value.shape[2] // query.shape[2]
-    query, key = (x.to(value.dtype).repeat_interleave(repeat, dim=2) for x in (query, key))
-    return chunk_simple_gla(query, key, value, g=decay, scale=1.0, initial_state=state, output_final_state=True)
+    query, key = (x.repeat_interleave(repeat, dim=2) for x in (query, key))
+    # in half precision if the layer computes in it; decays and states stay float32
+    out, state = chunk_simple_gla(
+        query, key, value.to(query.dtype), g=decay, scale=1.0, initial_state=state, output_final_state=True
+    )
+    return out.to(decay.dtype), state
 
 
 def _convolution(layer, x, state, keep):
