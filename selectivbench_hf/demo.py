@@ -171,7 +171,7 @@ def _run_all(mixers, recipe, output, workers):
 
     from .results import read
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _cores()
     workers = min(len(mixers), workers or (1 if torch.cuda.is_available() else cores))
     threads = max(1, cores // workers)
     steps = recipe["training"].get("max_steps", "all")
@@ -202,6 +202,16 @@ def _run_all(mixers, recipe, output, workers):
             process.terminate()
         for process in running.values():
             process.wait()
+
+
+def _cores() -> int:
+    """Cores that this process may use: those it is bound to, and no more than a container's share."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return cores
 
 
 def _quiet_read(read, path):

@@ -140,7 +140,7 @@ def figure(rows, gaps, memoryless, task, recipe, file: Path):
     plt = require_matplotlib()
     splits = sorted(gaps, key=gaps.get)
     x = [gaps[s] for s in splits]
-    fig, panels = plt.subplots(1, 2, figsize=(11.5, 4.9), sharey=True)
+    fig, panels = plt.subplots(1, 2, figsize=(11.5, 5.2), sharey=True)
     titles = {"accuracy": "All steps of an item, summed", "accuracy_last": "Its last step alone: pure holding"}
     law = task.gap_law("train")
     for axes, (key, title) in zip(panels, titles.items()):
@@ -156,12 +156,10 @@ def figure(rows, gaps, memoryless, task, recipe, file: Path):
         )
         axes.axhline(100 * memoryless, color=FAINT, lw=1, ls="--", zorder=1)
         axes.text(x[-1] * 1.12, 100 * memoryless, "letter alone,\nno memory", fontsize=8, color=FAINT, va="center")
-        ends = []
         for i, row in enumerate(rows):
             colour = COLOURS.get(row["name"], OTHERS[i % len(OTHERS)])
             y = [100 * row["scores"][s][key] for s in splits]
             axes.plot(x, y, marker="o", ms=5, lw=2, color=colour, label=LABELS.get(row["name"], row["name"]), zorder=3)
-            ends.append((y[-1], LABELS.get(row["name"], row["name"]), colour))
         axes.set_xscale("log")
         axes.set_xticks(x, [str(g) for g in x])
         axes.minorticks_off()
@@ -174,21 +172,19 @@ def figure(rows, gaps, memoryless, task, recipe, file: Path):
     panels[0].set_ylabel("items named correctly, %", color=INK)
     panels[0].set_ylim(0, max(10, axes.get_ylim()[1]))
     steps = recipe["training"].get("max_steps")
-    fig.suptitle(
-        f"{task.name}: {len(rows)} models after {steps} training steps each",
-        x=0.065,
-        ha="left",
-        fontsize=13,
-        color=INK,
-    )
+    title = f"{task.name}: {len(rows)} models after {steps} training steps each"
+    fig.text(0.065, 0.955, title, ha="left", va="center", fontsize=13, color=INK)
+    handles = panels[0].get_legend_handles_labels()
     fig.legend(
-        *panels[0].get_legend_handles_labels(),
-        loc="upper right",
+        *handles,
+        loc="center left",
         ncol=len(rows),
         frameon=False,
-        fontsize=9.5,
-        bbox_to_anchor=(0.985, 0.985),
+        fontsize=10,
+        bbox_to_anchor=(0.058, 0.9),
+        borderpad=0,
+        handlelength=1.6,
     )
-    fig.subplots_adjust(left=0.065, right=0.93, top=0.84, bottom=0.12, wspace=0.2)
+    fig.subplots_adjust(left=0.065, right=0.93, top=0.8, bottom=0.11, wspace=0.2)
     fig.savefig(file, dpi=150)
     plt.close(fig)
