@@ -99,6 +99,7 @@ def test_a_layer_keeps_its_own_initialisation(mixer, monkeypatch):
         after = mixer_module.state_dict()
         assert all(torch.equal(after[name], value) for name, value in before.items())
     assert net.classifier.weight.std().item() == pytest.approx(0.02, rel=0.3)
+    assert net.encoder.weight.std().item() == pytest.approx(0.02 if mixer == "gpt" else SYMBOLS**-0.5, rel=0.3)
     assert not net.encoder.bias.any() and not net.classifier.bias.any()
 
 

@@ -36,6 +36,8 @@ class SelectivBenchConfig(PreTrainedConfig):
     dropout                  on the branches that are added to the residual stream (`gpt`: on its embeddings too)
     max_position_embeddings  longest sequence in steps; only `gpt` has a table of that length
     intermediate_size        width of the SwiGLU MLP; None: 8/3 of the hidden size, rounded up to a multiple of 8
+    initializer_range        standard deviation of head and MLPs at the start, and of the encoder of `gpt`; our blocks' encoder
+                             starts at 1 / sqrt(V), and a mixer's layer as its authors start it
     mixer_kwargs             further keyword arguments of the mixer's layer
     """
 
