@@ -1,5 +1,8 @@
 """The chunked recurrences against plain float64 loops: values, every gradient, odd lengths, states, extreme gates and keys."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -136,3 +139,12 @@ def test_autocast_does_not_reach_inside(op):
     with torch.autocast("cpu", torch.bfloat16):
         got, _ = OPS[op][0](*arguments)
     assert torch.equal(got, wanted)
+
+
+@pytest.mark.slow
+def test_the_benchmark_prints_ratios(python):
+    script = Path(__file__).parent.parent / "benchmarks" / "kernels.py"
+    done = python(script, "--shapes", "lite", "--repeats", "1", "--json")
+    rows = json.loads(done.stdout)
+    assert {row["name"] for row in rows} >= {"lite sdpa", "lite gla", "lite gated_delta", "lite simple_gla"}
+    assert all(row["ratio"] > 0 for row in rows)
