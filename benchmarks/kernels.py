@@ -4,8 +4,10 @@
 
 Prints time / time of torch's scaled_dot_product_attention (is_causal), medians of interleaved repeats: only ratios within one run mean
 anything on a shared machine. Where other OpenMP processes share the cores, set OMP_WAIT_POLICY=PASSIVE or one thread: threads that
-spin while they wait for each other made many-step kernels 10 to 50 times slower here. `lite` is what the small demonstration trains: batch 32, 256 steps, 4 heads of 16 (GLA keys 8, gated
-delta 12 x 24, Mamba-2 keys 128 shared by the heads).
+spin while they wait for each other made many-step kernels 10 to 50 times slower here.
+
+`lite` is what the small demonstration trains: batch 32, 256 steps, 4 heads of 16 (GLA keys 8, gated delta 12 x 24, Mamba-2 keys 128
+shared by the heads).
 """
 
 import argparse
