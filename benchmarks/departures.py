@@ -55,7 +55,7 @@ def main():
 
     items, steps = (
         200,
-        sb.get_task(f"{task.level}_noisy_gaps").max_steps("test_gap_100") if not task.level == "lite" else 20_200,
+        sb.get_task(f"{task.level}_noisy_gaps").max_steps("test_gap_100") if task.level != "lite" else 20_200,
     )
     print(
         f"6. scoring: a dense items x steps mask of one sequence of test_gap_100 takes {items * steps / 1e6:.1f} MB as bytes; "
