@@ -328,8 +328,14 @@ _COUNTER = None
 
 
 def _start_worker(counter):
+    """Take the counter, and leave when the build is killed: a pool's workers would wait for its next job for ever."""
+    import multiprocessing
+    import threading
+
     global _COUNTER
     _COUNTER = counter
+    build = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (build.join(), os._exit(1)), daemon=True).start()
 
 
 def _count(rows):
