@@ -29,8 +29,12 @@ from .tasks import DATA_VERSION, TASK_FIELDS, Task, get_task, task_names
 
 SHARD = 12_500  # sequences of a train shard; a divisor of the block, so that a shard never needs two blocks
 STEPS_PER_TABLE = 4_000_000
-CITATION = """@article{bouhadjar2026dissecting, title={Dissecting Linear Recurrent Models}, journal={arXiv preprint arXiv:2601.12598}, year={2026}}
-@article{revisiting2025, title={Revisiting associative recall in modern recurrent models}, journal={arXiv preprint arXiv:2508.19029}, year={2025}}"""
+CITATION = """@article{bouhadjar2026dissecting,
+  title   = {Dissecting Linear Recurrent Models: How Different Gating Strategies Drive Selectivity and Generalization},
+  author  = {Bouhadjar, Younes and Fabre, Maxime and Schmidt, Felix and Neftci, Emre},
+  journal = {arXiv preprint arXiv:2601.12598},
+  year    = {2026}
+}"""
 
 
 def generator_hash() -> str:
