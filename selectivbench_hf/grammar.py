@@ -14,6 +14,7 @@ from collections import Counter
 
 import numpy as np
 
+from .checks import is_whole, whole
 from .errors import InputError
 from .streams import stream, threshold32
 
@@ -44,8 +45,8 @@ class Grammar:
     """
 
     def __init__(self, letters, depths, successors, start_states, weights=None, min_length=1):
-        letters = _count("letters", letters, 1)
-        depths = tuple(_count("depth", d, 1) for d in depths)
+        letters = whole("letters", letters, 1)
+        depths = tuple(whole("depth", d, 1) for d in depths)
         if len(depths) != letters:
             raise InputError(
                 f"depth has {len(depths)} entries for {letters} letters; give one number or one entry per letter"
@@ -55,12 +56,14 @@ class Grammar:
             raise InputError(
                 f"a grammar of {num_states} states needs {num_states - 1} rows of edges, got {len(successors)}"
             )
-        rows = [np.asarray(r) for r in successors]
-        lengths = np.array([r.size for r in rows], dtype=np.int64)
-        flat = np.concatenate(rows) if rows else np.zeros(0)
-        if flat.size and not np.issubdtype(flat.dtype, np.integer):
-            raise InputError("edges of a grammar must be whole state ids")
-        self._build(letters, depths, lengths, flat.astype(np.int64), start_states, weights, min_length)
+        lengths, targets = _flat(successors)
+        if weights is not None:
+            shape, weights = _flat(weights)
+            if not np.array_equal(shape, lengths):
+                raise InputError("weights must have one entry for each edge")
+        if not (targets.dtype.kind in "iu" and (weights is None or weights.dtype.kind in "iu")):
+            raise InputError("edges of a grammar must be whole state ids, and their weights whole numbers")
+        self._build(letters, depths, lengths, targets.astype(np.int64), start_states, weights, min_length)
 
     @classmethod
     def _from_flat(cls, letters, depths, lengths, targets, start_states, weights=None, min_length=1):
@@ -70,12 +73,12 @@ class Grammar:
 
     def _build(self, letters, depths, lengths, targets, start_states, weights, min_length):
         self.letters, self.depths = letters, depths
-        self.min_length = _count("min_length", min_length, 1)
+        self.min_length = whole("min_length", min_length, 1)
         self.num_states, self.num_symbols = 1 + sum(depths), letters + 1
         starts = list(start_states)
         if (
             not starts
-            or any(not _is_int(s) or not 0 <= s < self.num_states for s in starts)
+            or any(not is_whole(s) or not 0 <= s < self.num_states for s in starts)
             or len(set(starts)) != len(starts)
         ):
             raise InputError(
@@ -111,20 +114,13 @@ class Grammar:
                 f"{stuck.size} of {self.num_states} states can never reach `#`: {names}; every state needs a way to the end"
             )
         if weights is not None:
-            flat = (
-                np.asarray(weights)[order]
-                if not _ragged(weights)
-                else np.concatenate([np.asarray(w) for w in weights])[order]
-            )
-            self.weights = np.concatenate([np.zeros(starts.size, np.int64), flat.astype(np.int64)])
+            self.weights = np.concatenate([np.zeros(starts.size, np.int64), weights[order].astype(np.int64)])
             self._check_weights()
         for array in (self.targets, self.indptr, self.symbol_of, self.weights):
             if array is not None:
                 array.flags.writeable = False
 
     def _check_weights(self):
-        if self.weights.size != self.targets.size:
-            raise InputError("weights must have one entry for each edge")
         own = self.weights[self.indptr[1] :]
         sums = np.add.reduceat(own, self.indptr[1:-1] - self.indptr[1]) if own.size else np.zeros(0)
         if (own < 1).any() or (sums != 1 << WEIGHT_BITS).any():
@@ -168,12 +164,12 @@ class Grammar:
         Raises:
             InputError: for impossible requests, and when the redraws are used up.
         """
-        letters = _count("letters", letters, 1)
+        letters = whole("letters", letters, 1)
         depth = letters if depth is None else depth
-        if isinstance(depth, numbers.Integral):
-            depths = (_count("depth", depth, 1),) * letters
+        if is_whole(depth):
+            depths = (whole("depth", depth, 1),) * letters
         elif isinstance(depth, (list, tuple, np.ndarray)):
-            depths = tuple(_count("depth", d, 1) for d in depth)
+            depths = tuple(whole("depth", d, 1) for d in depth)
         else:
             raise InputError(f"depth must be a whole number or one entry per letter, got {depth!r}")
         if len(depths) != letters:
@@ -185,15 +181,15 @@ class Grammar:
         if dirichlet is not None and (not isinstance(dirichlet, numbers.Real) or not 0 < dirichlet < math.inf):
             raise InputError(f"dirichlet must be None or a positive number, got {dirichlet!r}")
         num_states = 1 + sum(depths)
-        num_start_states = _count("num_start_states", num_start_states, 1)
+        num_start_states = whole("num_start_states", num_start_states, 1)
         if num_start_states > num_states - 1:
             raise InputError(
                 f"num_start_states={num_start_states} is more than the {num_states - 1} states that can start a string "
                 f"({letters} letters with {sum(depths)} instances in all)"
             )
-        if not _is_int(seed):
+        if not is_whole(seed):
             raise InputError(f"seed must be a whole number, got {seed!r}")
-        max_redraws = _count("max_redraws", max_redraws, 0)
+        max_redraws = whole("max_redraws", max_redraws, 0)
         if (num_states - 1) * letters > MAX_DRAWS:
             raise InputError(
                 f"{letters} letters with {sum(depths)} instances in all make {num_states - 1:,} x {letters:,} possible edges; "
@@ -385,7 +381,8 @@ class Grammar:
             raise InputError("depths and start_states in the grammar's JSON must be lists")
         for name, rows in (("edges", edges), ("weights", weights)):
             if rows is not None and (
-                not isinstance(rows, list) or not all(isinstance(r, list) and all(_is_int(x) for x in r) for r in rows)
+                not isinstance(rows, list)
+                or not all(isinstance(r, list) and all(is_whole(x) for x in r) for r in rows)
             ):
                 raise InputError(
                     f"{name} in the grammar's JSON must be a list of lists of whole numbers, one for each state but `#`"
@@ -402,23 +399,15 @@ class Grammar:
         )
 
     def _state(self, state):
-        if not _is_int(state) or not 0 <= state < self.num_states:
+        if not is_whole(state) or not 0 <= state < self.num_states:
             raise InputError(f"state must be an id from 0 to {self.num_states - 1}, got {state!r}")
         return int(state)
 
 
-def _is_int(value) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _count(name: str, value, least: int) -> int:
-    if not _is_int(value) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
-    return int(value)
-
-
-def _ragged(weights) -> bool:
-    return isinstance(weights, (list, tuple)) and bool(weights) and isinstance(weights[0], (list, tuple, np.ndarray))
+def _flat(rows) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths of the rows, and all rows one after another."""
+    rows = [np.asarray(r) if len(r) else np.zeros(0, np.int64) for r in rows]
+    return np.array([r.size for r in rows], dtype=np.int64), np.concatenate(rows)
 
 
 def _reached(seeds, target, source, num_states) -> np.ndarray:

@@ -10,11 +10,11 @@ import functools
 import hashlib
 import json
 import math
-import numbers
 import os
 import re
 from dataclasses import dataclass, fields, replace
 
+from .checks import MAX_GAP, listed, read_gap_law, real, whole
 from .errors import InputError, unknown
 from .grammar import Grammar
 
@@ -24,7 +24,6 @@ LEVELS = {"lite": 8, "te1": 20, "te2": 24, "te3": 26, "te4": 30, "te5": 34, "te6
 VARIANTS = ("plain", "noisy_gaps", "nongrammatical_gaps")
 NOISES = ("none", "uniform", "gaussian")
 PAPER_GAPS = {1: 1, **dict.fromkeys(range(2, 10), 2), 10: 1}  # what rounding a uniform draw from [1, 10] gives
-MAX_GAP = 10_000
 
 
 def task_names() -> list[str]:
@@ -266,9 +265,9 @@ def get_task(task, **keywords) -> Task:
         if name not in TASK_FIELDS:
             raise unknown("task keyword", name, TASK_FIELDS)
     if "train_gap" in keywords:
-        keywords["train_gap"] = _gap_law(keywords["train_gap"])
+        keywords["train_gap"] = read_gap_law(keywords["train_gap"])
     if "test_gaps" in keywords:
-        keywords["test_gaps"] = tuple(_whole("test_gaps", g) for g in _listed("test_gaps", keywords["test_gaps"]))
+        keywords["test_gaps"] = tuple(whole("test_gaps", g) for g in listed("test_gaps", keywords["test_gaps"]))
     if isinstance(keywords.get("depth"), list):
         keywords["depth"] = tuple(keywords["depth"])
     if grammar is not None:
@@ -354,7 +353,7 @@ def _from_dict(data: dict) -> Task:
     if data.get("custom_grammar") is not None:
         data["custom_grammar"] = _read_grammar(data["custom_grammar"]).to_json()
     if "train_gap" in data:
-        data["train_gap"] = _gap_law(data["train_gap"])
+        data["train_gap"] = read_gap_law(data["train_gap"])
     for name in ("test_gaps", "depth"):
         if isinstance(data.get(name), list):
             data[name] = tuple(data[name])
@@ -373,80 +372,45 @@ def _read_grammar(grammar) -> Grammar:
     return Grammar.from_json(grammar)
 
 
-def _gap_law(law) -> tuple:
-    """(length, integer weight) pairs, ascending, in lowest terms, from a number or a mapping."""
-    if isinstance(law, numbers.Integral) and not isinstance(law, bool):
-        law = {law: 1}
-    if isinstance(law, str):
-        try:
-            law = json.loads(law)
-        except ValueError:
-            law = None
-        if isinstance(law, int):
-            law = {law: 1}
-    if isinstance(law, tuple) and all(isinstance(p, tuple) and len(p) == 2 for p in law):
-        law = dict(law)
-    try:
-        pairs = sorted((int(k), w) for k, w in law.items())
-    except (AttributeError, TypeError, ValueError):
-        raise InputError(f"train_gap must be a number of steps or {{length: integer weight}}, got {law!r}") from None
-    if not pairs or any(not isinstance(w, numbers.Integral) or isinstance(w, bool) or w < 1 for _, w in pairs):
-        raise InputError(f"train_gap needs whole weights of at least 1, got {law!r}")
-    if pairs[0][0] < 0 or pairs[-1][0] > MAX_GAP or sum(w for _, w in pairs) > 1 << 20:
-        raise InputError(
-            f"train_gap lengths must be from 0 to {MAX_GAP} and the weights sum to at most {1 << 20}, got {law!r}"
-        )
-    common = math.gcd(*(w for _, w in pairs))
-    return tuple((k, int(w) // common) for k, w in pairs)
-
-
-def _listed(name, value):
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        return (value,)
-    if not isinstance(value, (list, tuple)):
-        raise InputError(f"{name} must be a list of whole numbers, got {value!r}")
-    return value
-
-
-def _whole(name, value, least=0, most=None):
-    if (
-        not isinstance(value, numbers.Integral)
-        or isinstance(value, bool)
-        or value < least
-        or (most is not None and value > most)
-    ):
-        span = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise InputError(f"{name} must be a whole number {span}, got {value!r}")
-    return int(value)
-
-
 def _check(task: Task) -> None:
-    """Everything that can be told without drawing the grammar; one sentence for the first thing that is wrong."""
+    """Everything that can be told without drawing the grammar; one sentence for the first thing that is wrong.
+
+    Numbers become plain int and float, so that 1, 1.0 and NumPy's 1 make the same fingerprint.
+    """
+
+    def keep(name, value):
+        object.__setattr__(task, name, value)
+
     if task.variant not in VARIANTS:
         raise unknown("variant", task.variant, VARIANTS, task.name)
     if task.noise not in NOISES:
         raise unknown("noise", task.noise, NOISES, task.name)
-    for name in ("num_train", "num_validation", "num_test"):
-        _whole(name, getattr(task, name), 1, 100_000_000)  # `datasets` cannot hold an empty split
-    _whole("num_items", task.num_items, 1, 100_000)
-    _whole("max_string_length", task.max_string_length, 1, 100_000)
-    _whole("min_string_length", task.min_string_length, 1)
+    for name, least, most in (
+        ("num_train", 1, 100_000_000),  # `datasets` cannot hold an empty split
+        ("num_validation", 1, 100_000_000),
+        ("num_test", 1, 100_000_000),
+        ("num_items", 1, 100_000),
+        ("max_string_length", 1, 100_000),
+        ("min_string_length", 1, None),
+        ("distractor_start", 0, None),
+        ("sample_seed", None, None),
+        ("grammar_seed", None, None),
+        ("letters", 1, None),
+        ("num_start_states", 1, None),
+    ):
+        if getattr(task, name) is not None or task.custom_grammar is None:
+            keep(name, whole(name, getattr(task, name), least, most))
     if task.min_string_length > task.max_string_length:
         raise InputError(
             f"min_string_length={task.min_string_length} is above max_string_length={task.max_string_length}"
         )
-    _whole("sample_seed", task.sample_seed)
-    if task.grammar_seed is not None:
-        _whole("grammar_seed", task.grammar_seed)
-    for gap in task.test_gaps:
-        _whole("test_gaps", gap, 0, MAX_GAP)
+    if not isinstance(task.all_reachable, bool):
+        raise InputError(f"all_reachable must be True or False, got {task.all_reachable!r}")
+    keep("test_gaps", tuple(whole("test_gaps", gap, 0, MAX_GAP) for gap in task.test_gaps))
     if len(set(task.test_gaps)) != len(task.test_gaps):
         raise InputError(f"test_gaps must differ from each other, got {list(task.test_gaps)}")
-    for name, low, high in (("noise_scale", 0, 1000), ("distractor_rate", 0, 1)):
-        value = getattr(task, name)
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not low <= value <= high:
-            raise InputError(f"{name} must be from {low} to {high}, got {value!r}")
-    _whole("distractor_start", task.distractor_start, 0)
+    for name, high in (("noise_scale", 1000), ("distractor_rate", 1)):
+        keep(name, float(real(name, getattr(task, name), 0, high)))
     if task.variant != "nongrammatical_gaps" and task.distractor_rate:
         raise InputError(f"distractor_rate has a meaning in nongrammatical_gaps only; {task.name} is {task.variant}")
     if task.variant == "nongrammatical_gaps" and (task.train_gap != ((0, 1),) or task.test_gaps):

@@ -180,6 +180,17 @@ def test_json_gets_the_same_checks(data, words):
         Grammar.from_json(data if isinstance(data, (str, list)) else json.dumps(data))
 
 
+def test_the_constructor_checks_too():
+    with pytest.raises(InputError, match="can never reach `#`: a1"):
+        Grammar(2, [1, 1], [[], [0]], [1])
+    with pytest.raises(InputError, match="one entry for each edge"):
+        Grammar(2, [1, 1], [[2], [0, 1]], [1], weights=[[1 << 20], [1 << 20]])
+    with pytest.raises(InputError, match="whole numbers"):
+        Grammar(2, [1, 1], [[2], [0]], [1], weights=[[1.0], [1.0]])
+    unsorted = Grammar(2, [1, 1], [[2], [1, 0]], [1], weights=[[1 << 20], [1 << 18, 3 << 18]])
+    assert unsorted.successors(2).tolist() == [0, 1] and unsorted.probabilities(2).tolist() == [0.75, 0.25]
+
+
 def test_json_with_weights_comes_back():
     g = Grammar.from_json(_json(weights=[[1 << 20], [1 << 19, 1 << 19]]))
     assert g.probabilities(2).tolist() == [0.5, 0.5]

@@ -89,6 +89,17 @@ def test_fingerprints_cover_what_decides_bytes_and_nothing_else():
     assert len({base.split_fingerprint(s) for s in base.splits}) == 8
 
 
+def test_numbers_of_any_type_make_one_fingerprint():
+    plain = get_task("lite_noisy_gaps", num_items=20, noise_scale=1.0, test_gaps=[2])
+    numpy = get_task("lite_noisy_gaps", num_items=np.int64(20), noise_scale=np.float64(1), test_gaps=(np.int32(2),))
+    assert (
+        numpy.fingerprint
+        == plain.fingerprint
+        == get_task("lite_noisy_gaps", num_items=20, noise_scale=1, test_gaps=2).fingerprint
+    )
+    assert get_task(numpy.to_json()) == plain
+
+
 def test_golden_fingerprints():
     assert get_task("lite").fingerprint.startswith("cf450d88") and get_task("te7_noisy_gaps").fingerprint.startswith(
         "5d660e3a"
@@ -150,6 +161,10 @@ def test_task_files(tmp_path):
         (lambda: get_task("lite_nongrammatical_gaps", train_gap=2), "no meaning"),
         (lambda: get_task("lite_nongrammatical_gaps", distractor_rate=2), "distractor_rate must be from 0 to 1"),
         (lambda: get_task("lite", grammar_seed="two"), "grammar_seed must be a whole number"),
+        (lambda: get_task("lite", all_reachable="no"), "True or False"),
+        (lambda: get_task("lite", letters="a"), "letters must be a whole number"),
+        (lambda: get_task("lite_noisy_gaps", train_gap={1.5: 1}), "train_gap must be"),
+        (lambda: get_task("lite_noisy_gaps", train_gap="x"), "train_gap must be"),
         (lambda: get_task("lite", min_string_length=70), "above max_string_length"),
         (lambda: get_task("lite", grammar=Grammar.random(letters=5), letters=4), "letters cannot be given together"),
         (lambda: get_task("lite", grammar="nowhere.txt"), "cannot read the grammar file"),
