@@ -3,9 +3,11 @@
 import json
 import math
 import numbers
+import os
 
 from .errors import InputError
 
+MAX_DRAWS = 30_000_000  # (state, letter) pairs of one random grammar: about a second and half a gigabyte to draw
 MAX_GAP = 10_000
 MAX_GAP_WEIGHTS = 1 << 20
 
@@ -33,10 +35,84 @@ def real(name: str, value, low: float, high: float) -> float:
     return value
 
 
+def random_law(letters, depth, density, num_start_states, seed, dirichlet, all_reachable) -> tuple:
+    """Check the parameters of `Grammar.random` without drawing; returns (letters, depths) with one depth for each letter."""
+    letters = whole("letters", letters, 1)
+    depths = per_letter(letters, depth)
+    if isinstance(density, bool) or not isinstance(density, numbers.Real) or not 0 < density <= 1:
+        raise InputError(f"density must be above 0 and at most 1, got {density!r}; at 0 no state could reach `#`")
+    if dirichlet is not None and (
+        isinstance(dirichlet, bool) or not isinstance(dirichlet, numbers.Real) or not 0 < dirichlet < math.inf
+    ):
+        raise InputError(f"dirichlet must be None or a positive number, got {dirichlet!r}")
+    if not isinstance(all_reachable, bool):
+        raise InputError(f"all_reachable must be True or False, got {all_reachable!r}")
+    states = sum(depths)
+    whole("num_start_states", num_start_states, 1)
+    if num_start_states > states:
+        raise InputError(
+            f"num_start_states={num_start_states} is more than the {states} states that can start a string "
+            f"({letters} letters with {states} instances in all); lower it, or raise letters or depth"
+        )
+    whole("seed", seed)
+    if states * letters > MAX_DRAWS:
+        raise InputError(
+            f"{letters} letters with {states} instances in all make {states:,} x {letters:,} possible edges; "
+            f"at most {MAX_DRAWS:,} can be drawn: lower letters or depth"
+        )
+    return letters, depths
+
+
+def per_letter(letters: int, depth) -> tuple[int, ...]:
+    """The depth of each letter, from one number, one entry a letter, or None for `letters`."""
+    if depth is None or is_whole(depth):
+        return (whole("depth", letters if depth is None else depth, 1),) * letters
+    depths = depth.tolist() if hasattr(depth, "tolist") else depth
+    if not isinstance(depths, (list, tuple)):
+        raise InputError(f"depth must be a whole number or one entry per letter, got {depth!r}")
+    depths = tuple(whole("depth", d, 1) for d in depths)
+    if len(depths) != letters:
+        raise InputError(
+            f"depth has {len(depths)} entries for {letters} letters; give one number or one entry per letter"
+        )
+    return depths
+
+
+def read_json(kind: str, source):
+    """The dict in `source`: a dict, JSON text, or the path of a file that holds it; `kind` names it in errors."""
+    if isinstance(source, dict):
+        return source
+    if isinstance(source, os.PathLike) or (isinstance(source, str) and not source.lstrip().startswith(("{", "["))):
+        if not str(source).strip():
+            raise InputError(f"the {kind} is empty; give its JSON or the path of a file")
+        try:
+            with open(source, encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the name
+            why = (
+                "it is not UTF-8 text"
+                if isinstance(error, UnicodeDecodeError)
+                else getattr(error, "strerror", None) or error
+            )
+            raise InputError(f"cannot read the {kind} file {str(source)!r}: {why}") from None
+    elif isinstance(source, (str, bytes)):
+        text = source
+    else:
+        raise InputError(f"a {kind} must be a dict, JSON text or a file that holds it, got {type(source).__name__}")
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the {kind} is not valid JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise InputError(f"the {kind}'s JSON must be an object, got {type(data).__name__}")
+    return data
+
+
 def listed(name: str, value):
-    """`value` if it is a list or tuple, a whole number as a tuple of itself, else InputError."""
+    """`value` if it is a list or tuple (a NumPy array as a list), a whole number as a tuple of itself, else InputError."""
     if is_whole(value):
         return (value,)
+    value = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(value, (list, tuple)):
         raise InputError(f"{name} must be a list of whole numbers, got {value!r}")
     return value

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-import numbers
 from collections import Counter
 
 import numpy as np
 
-from .checks import is_whole, whole
+from .checks import MAX_DRAWS, is_whole, random_law, read_json, whole
 from .errors import InputError
 from .streams import stream, threshold32
 
 JSON_FORMAT = "selectivbench-grammar-1"
 WEIGHT_BITS = 20  # edge probabilities are integers out of 2^20
-MAX_DRAWS = 30_000_000  # (state, letter) pairs of one grammar: about a second and half a gigabyte to draw
 
 
 class Grammar:
@@ -62,7 +59,7 @@ class Grammar:
             if not np.array_equal(shape, lengths):
                 raise InputError("weights must have one entry for each edge")
         if not (targets.dtype.kind in "iu" and (weights is None or weights.dtype.kind in "iu")):
-            raise InputError("edges of a grammar must be whole state ids, and their weights whole numbers")
+            raise InputError("edges of a grammar must be whole state ids, and their weights whole numbers, all below 2^63")
         self._build(letters, depths, lengths, targets.astype(np.int64), start_states, weights, min_length)
 
     @classmethod
@@ -94,7 +91,8 @@ class Grammar:
             )
         self.symbol_of = np.repeat(np.arange(self.num_symbols), (1, *depths))
         source = np.repeat(np.arange(1, self.num_states), lengths)
-        order = np.lexsort((targets, source))
+        ascending = (np.diff(source) > 0) | (np.diff(targets) > 0)
+        order = slice(None) if ascending.all() else np.lexsort((targets, source))
         targets = targets[order]
         symbols = self.symbol_of[targets]
         twice = np.flatnonzero((np.diff(source) == 0) & (np.diff(symbols) == 0))
@@ -164,37 +162,9 @@ class Grammar:
         Raises:
             InputError: for impossible requests, and when the redraws are used up.
         """
-        letters = whole("letters", letters, 1)
-        depth = letters if depth is None else depth
-        if is_whole(depth):
-            depths = (whole("depth", depth, 1),) * letters
-        elif isinstance(depth, (list, tuple, np.ndarray)):
-            depths = tuple(whole("depth", d, 1) for d in depth)
-        else:
-            raise InputError(f"depth must be a whole number or one entry per letter, got {depth!r}")
-        if len(depths) != letters:
-            raise InputError(
-                f"depth has {len(depths)} entries for {letters} letters; give one number or one entry per letter"
-            )
-        if not isinstance(density, numbers.Real) or not 0 < density <= 1:
-            raise InputError(f"density must be above 0 and at most 1, got {density!r}; at 0 no state could reach `#`")
-        if dirichlet is not None and (not isinstance(dirichlet, numbers.Real) or not 0 < dirichlet < math.inf):
-            raise InputError(f"dirichlet must be None or a positive number, got {dirichlet!r}")
-        num_states = 1 + sum(depths)
-        num_start_states = whole("num_start_states", num_start_states, 1)
-        if num_start_states > num_states - 1:
-            raise InputError(
-                f"num_start_states={num_start_states} is more than the {num_states - 1} states that can start a string "
-                f"({letters} letters with {sum(depths)} instances in all)"
-            )
-        if not is_whole(seed):
-            raise InputError(f"seed must be a whole number, got {seed!r}")
+        letters, depths = random_law(letters, depth, density, num_start_states, seed, dirichlet, all_reachable)
+        num_states, num_start_states = 1 + sum(depths), int(num_start_states)
         max_redraws = whole("max_redraws", max_redraws, 0)
-        if (num_states - 1) * letters > MAX_DRAWS:
-            raise InputError(
-                f"{letters} letters with {sum(depths)} instances in all make {num_states - 1:,} x {letters:,} possible edges; "
-                f"at most {MAX_DRAWS:,} can be drawn: lower letters or depth"
-            )
         source = stream(
             "grammar",
             letters,
@@ -356,18 +326,13 @@ class Grammar:
 
     @classmethod
     def from_json(cls, text) -> Grammar:
-        """A grammar from JSON text or the dict in it, with the same checks as any other.
+        """A grammar from JSON text, the dict in it, or a file that holds it, with the same checks as any other.
 
         Raises:
             InputError: naming what is wrong: an unknown key or state, a state that cannot reach `#`, ...
         """
-        try:
-            data = json.loads(text) if isinstance(text, (str, bytes)) else dict(text)
-        except ValueError as error:
-            raise InputError(f"the grammar is not valid JSON: {error}") from None
-        except TypeError:
-            raise InputError(f"a grammar must be JSON text or a dict, got {type(text).__name__}") from None
-        if not isinstance(data, dict) or data.get("format") != JSON_FORMAT:
+        data = read_json("grammar", text)
+        if data.get("format") != JSON_FORMAT:
             raise InputError(f'the grammar\'s JSON must be an object with "format": "{JSON_FORMAT}"')
         known = {"format", "letters", "depths", "min_length", "start_states", "edges", "weights"}
         missing = {"letters", "depths", "start_states", "edges"} - set(data)
@@ -389,14 +354,12 @@ class Grammar:
                 )
         if weights is not None and [len(r) for r in weights] != [len(r) for r in edges]:
             raise InputError("weights in the grammar's JSON must have the shape of edges")
-        return cls(
-            data["letters"],
-            depths,
-            [np.array(r, dtype=np.int64) for r in edges],
-            data["start_states"],
-            weights,
-            data.get("min_length", 1),
-        )
+        try:
+            return cls(data["letters"], depths, edges, data["start_states"], weights, data.get("min_length", 1))
+        except OverflowError:
+            raise InputError(
+                "the grammar's JSON holds numbers beyond 64 bits; state ids and weights are small"
+            ) from None
 
     def _state(self, state):
         if not is_whole(state) or not 0 <= state < self.num_states:

@@ -14,10 +14,11 @@ import os
 import re
 from dataclasses import dataclass, fields, replace
 
-from .checks import MAX_GAP, listed, read_gap_law, real, whole
+from .checks import MAX_GAP, is_whole, listed, random_law, read_gap_law, read_json, real, whole
 from .errors import InputError, unknown
 from .grammar import Grammar
 
+MAX_ITEMS = 10_000  # a train block of 50,000 sequences is drawn whole, and at 10,000 items fills a gigabyte
 DATA_VERSION = "1.0.0"  # major: any byte of data or scoring changed; minor: configs added
 
 LEVELS = {"lite": 8, "te1": 20, "te2": 24, "te3": 26, "te4": 30, "te5": 34, "te6": 38, "te7": 40}
@@ -116,7 +117,17 @@ class Task:
     def level(self) -> str:
         """`lite`, `te1`..`te7`, or `custom`."""
         head = self.name.split("_")[0]
-        return head if head in LEVELS and self.custom_grammar is None and self.letters == LEVELS[head] else "custom"
+        usual = (LEVELS.get(head), None, 0.4, 4, None, False, 1)
+        own = (
+            self.letters,
+            self.depth,
+            self.density,
+            self.num_start_states,
+            self.dirichlet,
+            self.all_reachable,
+            self.min_string_length,
+        )
+        return head if own == usual and self.custom_grammar is None else "custom"
 
     # -- splits ----------------------------------------------------------------------------------------------------------
 
@@ -224,6 +235,15 @@ class Task:
         return f"{self.name}: {self.describe_level()}; {what}; {self.num_items} items a sequence, {self.num_states} states"
 
 
+LAW = (
+    "letters",
+    "depth",
+    "density",
+    "num_start_states",
+    "grammar_seed",
+    "dirichlet",
+    "all_reachable",
+)  # of the random grammar
 TASK_FIELDS = tuple(f.name for f in fields(Task) if f.name not in ("name", "variant", "custom_grammar")) + ("grammar",)
 
 
@@ -266,35 +286,13 @@ def get_task(task, **keywords) -> Task:
             raise unknown("task keyword", name, TASK_FIELDS)
     if "train_gap" in keywords:
         keywords["train_gap"] = read_gap_law(keywords["train_gap"])
-    if "test_gaps" in keywords:
-        keywords["test_gaps"] = tuple(whole("test_gaps", g) for g in listed("test_gaps", keywords["test_gaps"]))
-    if isinstance(keywords.get("depth"), list):
-        keywords["depth"] = tuple(keywords["depth"])
     if grammar is not None:
-        clash = sorted(
-            set(keywords)
-            & {
-                "letters",
-                "depth",
-                "density",
-                "num_start_states",
-                "grammar_seed",
-                "dirichlet",
-                "all_reachable",
-                "min_string_length",
-            }
-        )
+        clash = sorted(set(keywords) & {*LAW, "min_string_length"})
         if clash:
             raise InputError(f"{clash[0]} cannot be given together with a whole grammar, which decides it")
         g = _read_grammar(grammar)
-        keywords |= {
+        keywords |= dict.fromkeys(LAW) | {
             "custom_grammar": g.to_json(),
-            "letters": None,
-            "depth": None,
-            "density": None,
-            "num_start_states": None,
-            "grammar_seed": None,
-            "dirichlet": None,
             "all_reachable": False,
             "min_string_length": g.min_length,
         }
@@ -314,19 +312,9 @@ def _base(task) -> Task:
     if isinstance(task, Task):
         return task
     if isinstance(task, os.PathLike) or (
-        isinstance(task, str) and (task.lstrip().startswith("{") or task.endswith(".json"))
+        isinstance(task, str) and (task.lstrip()[:1] in ("{", "[") or task.endswith(".json"))
     ):
-        text = str(task)
-        if not text.lstrip().startswith("{"):
-            try:
-                with open(task, encoding="utf-8") as file:
-                    text = file.read()
-            except OSError as error:
-                raise InputError(f"cannot read the task file {task}: {error.strerror}") from None
-        try:
-            task = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"the task is not valid JSON: {error}") from None
+        task = read_json("task", task)
     if isinstance(task, dict):
         return _from_dict(task)
     if not isinstance(task, str):
@@ -354,22 +342,11 @@ def _from_dict(data: dict) -> Task:
         data["custom_grammar"] = _read_grammar(data["custom_grammar"]).to_json()
     if "train_gap" in data:
         data["train_gap"] = read_gap_law(data["train_gap"])
-    for name in ("test_gaps", "depth"):
-        if isinstance(data.get(name), list):
-            data[name] = tuple(data[name])
     return Task(**data)
 
 
 def _read_grammar(grammar) -> Grammar:
-    if isinstance(grammar, Grammar):
-        return grammar
-    if isinstance(grammar, os.PathLike) or (isinstance(grammar, str) and not grammar.lstrip().startswith("{")):
-        try:
-            with open(grammar, encoding="utf-8") as file:
-                grammar = file.read()
-        except OSError as error:
-            raise InputError(f"cannot read the grammar file {grammar}: {error.strerror}") from None
-    return Grammar.from_json(grammar)
+    return grammar if isinstance(grammar, Grammar) else Grammar.from_json(grammar)
 
 
 def _check(task: Task) -> None:
@@ -381,6 +358,10 @@ def _check(task: Task) -> None:
     def keep(name, value):
         object.__setattr__(task, name, value)
 
+    if not isinstance(task.name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", task.name):
+        raise InputError(
+            f"a task's name must be letters, digits, '_', '-' and '.', and begin with a letter or digit, got {task.name!r}"
+        )
     if task.variant not in VARIANTS:
         raise unknown("variant", task.variant, VARIANTS, task.name)
     if task.noise not in NOISES:
@@ -389,30 +370,48 @@ def _check(task: Task) -> None:
         ("num_train", 1, 100_000_000),  # `datasets` cannot hold an empty split
         ("num_validation", 1, 100_000_000),
         ("num_test", 1, 100_000_000),
-        ("num_items", 1, 100_000),
+        ("num_items", 1, MAX_ITEMS),
         ("max_string_length", 1, 100_000),
         ("min_string_length", 1, None),
         ("distractor_start", 0, None),
         ("sample_seed", None, None),
-        ("grammar_seed", None, None),
-        ("letters", 1, None),
-        ("num_start_states", 1, None),
     ):
-        if getattr(task, name) is not None or task.custom_grammar is None:
-            keep(name, whole(name, getattr(task, name), least, most))
+        keep(name, whole(name, getattr(task, name), least, most))
+    if task.custom_grammar is None:
+        depth = task.depth
+        keep("grammar_seed", whole("grammar_seed", task.grammar_seed))
+        letters, depths = random_law(
+            task.letters,
+            depth,
+            task.density,
+            task.num_start_states,
+            task.grammar_seed,
+            task.dirichlet,
+            task.all_reachable,
+        )
+        keep("letters", letters)
+        if depth is not None:
+            keep("depth", depths[0] if is_whole(depth) or len(set(depths)) == 1 else depths)
+        keep("depth", None if task.depth == letters else task.depth)  # the paper's choice, said or not
+        keep("num_start_states", int(task.num_start_states))
+        keep("density", float(task.density))
+        keep("dirichlet", None if task.dirichlet is None else float(task.dirichlet))
     if task.min_string_length > task.max_string_length:
         raise InputError(
             f"min_string_length={task.min_string_length} is above max_string_length={task.max_string_length}"
         )
-    if not isinstance(task.all_reachable, bool):
-        raise InputError(f"all_reachable must be True or False, got {task.all_reachable!r}")
-    keep("test_gaps", tuple(whole("test_gaps", gap, 0, MAX_GAP) for gap in task.test_gaps))
+    keep("test_gaps", tuple(whole("test_gaps", gap, 0, MAX_GAP) for gap in listed("test_gaps", task.test_gaps)))
     if len(set(task.test_gaps)) != len(task.test_gaps):
         raise InputError(f"test_gaps must differ from each other, got {list(task.test_gaps)}")
     for name, high in (("noise_scale", 1000), ("distractor_rate", 1)):
         keep(name, float(real(name, getattr(task, name), 0, high)))
-    if task.variant != "nongrammatical_gaps" and task.distractor_rate:
-        raise InputError(f"distractor_rate has a meaning in nongrammatical_gaps only; {task.name} is {task.variant}")
+    if (task.noise == "none") != (task.noise_scale == 0):
+        raise InputError(
+            f"noise={task.noise!r} and noise_scale={task.noise_scale} contradict each other; noise 'none' has scale 0, the others a scale above 0"
+        )
+    for name in ("distractor_rate", "distractor_start"):
+        if task.variant != "nongrammatical_gaps" and getattr(task, name):
+            raise InputError(f"{name} has a meaning in nongrammatical_gaps only; {task.name} is {task.variant}")
     if task.variant == "nongrammatical_gaps" and (task.train_gap != ((0, 1),) or task.test_gaps):
         raise InputError(
             f"train_gap and test_gaps have no meaning in nongrammatical_gaps ({task.name}); its gaps are distractors"

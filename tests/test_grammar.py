@@ -172,12 +172,23 @@ def _json(**changes):
         (_json(weights=[[1], [1, 2]]), "sum to 1048576"),
         (_json(weights=[[1], [1]]), "shape of edges"),
         ("{", "not valid JSON"),
+        ('{"a":' * 100_000, "not valid JSON"),
+        (_json(edges=[[2], [0, 2**70]]), "below 2.63|unknown state"),
+        (_json(weights=[[1 << 20], [1, 2**63]]), "below 2.63|sum to"),
         ([1], "must be"),
     ],
 )
 def test_json_gets_the_same_checks(data, words):
     with pytest.raises(InputError, match=words):
         Grammar.from_json(data if isinstance(data, (str, list)) else json.dumps(data))
+
+
+def test_files_that_are_no_text(tmp_path):
+    (tmp_path / "bin.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="it is not UTF-8 text"):
+        Grammar.from_json(tmp_path / "bin.json")
+    with pytest.raises(InputError, match="cannot read the grammar file 'nowhere'"):
+        Grammar.from_json("nowhere")
 
 
 def test_the_constructor_checks_too():

@@ -1,6 +1,7 @@
 """The catalogue, builder keywords, fingerprints and versions."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,6 +101,17 @@ def test_numbers_of_any_type_make_one_fingerprint():
     assert get_task(numpy.to_json()) == plain
 
 
+def test_what_says_the_same_is_the_same():
+    assert (
+        get_task("lite", depth=8)
+        == get_task("lite")
+        == get_task("lite", depth=[8] * 8)
+        == get_task("lite", depth=np.full(8, 8))
+    )
+    assert get_task("lite", letters=9, depth=np.array([2] * 9)).to_dict()["depth"] == 2
+    assert get_task("te3", density=0.9).level == "custom" and get_task("te3", grammar_seed=7).level == "te3"
+
+
 def test_golden_fingerprints():
     assert get_task("lite").fingerprint.startswith("cf450d88") and get_task("te7_noisy_gaps").fingerprint.startswith(
         "5d660e3a"
@@ -114,7 +126,7 @@ def test_golden_fingerprints():
             "grammar_seed": st.integers(0, 99),
             "num_items": st.integers(1, 99),
             "num_train": st.integers(1, 99),
-            "noise_scale": st.floats(0, 9),
+            "noise_scale": st.floats(0.01, 9),
             "train_gap": st.one_of(
                 st.integers(0, 9), st.dictionaries(st.integers(0, 99), st.integers(1, 9), min_size=1)
             ),
@@ -163,6 +175,30 @@ def test_task_files(tmp_path):
         (lambda: get_task("lite", grammar_seed="two"), "grammar_seed must be a whole number"),
         (lambda: get_task("lite", all_reachable="no"), "True or False"),
         (lambda: get_task("lite", letters="a"), "letters must be a whole number"),
+        (lambda: get_task("lite", letters=-3), "letters must be a whole number of at least 1"),
+        (lambda: get_task("lite", letters=True), "letters must be a whole number"),
+        (lambda: get_task("lite", density=7), "density must be above 0 and at most 1"),
+        (lambda: get_task("lite", density=True), "density must be above 0"),
+        (lambda: get_task("lite", density="0.4"), "density must be above 0"),
+        (lambda: get_task("lite", dirichlet=-1), "dirichlet must be None or a positive number"),
+        (lambda: get_task("lite", num_start_states=0), "num_start_states must be a whole number of at least 1"),
+        (lambda: get_task("lite", num_start_states=65), "more than the 64 states"),
+        (lambda: get_task("lite", depth="8"), "depth must be a whole number or one entry per letter"),
+        (lambda: get_task("lite", num_items=20_000), "num_items must be a whole number from 1 to 10000"),
+        (lambda: get_task("lite", noise_scale=0.5), "contradict each other"),
+        (lambda: get_task("lite_noisy_gaps", noise="none", noise_scale=0.3), "contradict each other"),
+        (lambda: get_task("lite", noise="uniform", noise_scale=0), "contradict each other"),
+        (lambda: get_task("lite", distractor_start=5), "nongrammatical_gaps only"),
+        (lambda: get_task("lite_noisy_gaps", train_gap={1: 1, "1": 2}), "train_gap must be"),
+        (lambda: get_task("lite_noisy_gaps", test_gaps="x"), "test_gaps must be a list"),
+        (lambda: get_task({"name": "x", "test_gaps": None}), "test_gaps must be a list"),
+        (lambda: get_task({"name": 5}), "a task's name must be letters"),
+        (lambda: get_task({"name": "x*"}), "a task's name must be letters"),
+        (lambda: get_task({"name": None}), "a task's name must be letters"),
+        (lambda: get_task("[" * 100_000), "not valid JSON"),
+        (lambda: get_task("lite", grammar=""), "grammar is empty"),
+        (lambda: get_task("lite", grammar=5), "must be a dict, JSON text or a file"),
+        (lambda: get_task("lite", grammar=str(Path(__file__).parent / "golden")), "cannot read the grammar file"),
         (lambda: get_task("lite_noisy_gaps", train_gap={1.5: 1}), "train_gap must be"),
         (lambda: get_task("lite_noisy_gaps", train_gap="x"), "train_gap must be"),
         (lambda: get_task("lite", min_string_length=70), "above max_string_length"),
