@@ -58,7 +58,7 @@ def main():
         sb.get_task(f"{task.level}_noisy_gaps").max_steps("test_gap_100") if task.level != "lite" else 20_200,
     )
     print(
-        f"6. scoring: a dense items x steps mask of one sequence of test_gap_100 takes {items * steps / 1e6:.1f} MB as bytes; "
+        f"5. scoring: a dense items x steps mask of one sequence of test_gap_100 takes {items * steps / 1e6:.1f} MB as bytes; "
         f"segment ids take {steps * 1 / 1e6:.2f} MB"
     )
 
@@ -66,7 +66,7 @@ def main():
     kept = law.survival[1, list(task.grammar.start_states)].mean() / 2**40
     lengths = law.length_probabilities()
     print(
-        f"   sampling: a walk ends within {task.max_string_length} items with probability {kept:.3f}; strings kept have "
+        f"6. sampling: a walk ends within {task.max_string_length} items with probability {kept:.3f}; strings kept have "
         f"{(lengths * np.arange(lengths.size)).sum():.1f} items on average. None is drawn in vain"
     )
 

@@ -39,7 +39,7 @@ def main():
     build, entropy = timed(lambda: task.grammar), timed(task.grammar.topological_entropy)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _load_split.cache_clear()
-    law = timed(lambda: string_law(task.grammar, task.max_string_length)._tables)
+    law = timed(lambda: string_law(task.grammar, task.max_string_length).tables)
     split = timed(lambda: load_split(task, "train"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _load_split.cache_clear()

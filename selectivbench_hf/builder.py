@@ -10,6 +10,7 @@ import errno
 import functools
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import pyarrow as pa
 from datasets.builder import Key
 
 from . import checks, errors, grammar, layout, sampling, streams, tasks
+from .children import children_leave_with_us
 from .errors import InputError, unknown
 from .layout import check_disjoint, draw_block, held_out_hashes, smallest_unsigned
 from .sampling import block_size
@@ -103,6 +105,11 @@ class SelectivBench(datasets.ArrowBasedBuilder):
 
     def _create_builder_config(self, config_name=None, custom_features=None, config_id=None, **keywords):
         name = config_name or self.DEFAULT_CONFIG_NAME
+        seeded = re.fullmatch(r"(.+)_seed(\d+)", name)
+        if seeded and seeded[1] in task_names():  # as on the Hub
+            name = seeded[1]
+            if keywords.setdefault("grammar_seed", int(seeded[2])) != int(seeded[2]):
+                raise InputError(f"{config_name} and grammar_seed={keywords['grammar_seed']} contradict each other")
         if name not in task_names():
             raise unknown("config", name, task_names(), "selectivbench")
         version = str(keywords.pop("version", DATA_VERSION) or DATA_VERSION)
@@ -113,6 +120,15 @@ class SelectivBench(datasets.ArrowBasedBuilder):
                 raise unknown("keyword", keyword, TASK_FIELDS, "load_dataset('selectivbench', ...)")
         config = SelectivBenchBuilderConfig(name=name, version=self.VERSION, **keywords)
         return config, config_id or config.create_config_id(keywords, custom_features)
+
+    def download_and_prepare(self, *args, **keywords):
+        """As in `datasets`; a refusal of ours reaches the user as it is, not behind a general error, and a killed parent takes its processes
+        along."""
+        with children_leave_with_us():
+            try:
+                super().download_and_prepare(*args, **keywords)
+            except datasets.exceptions.DatasetGenerationError as error:
+                raise _plain(error) from error
 
     def _info(self):
         return datasets.DatasetInfo(
@@ -125,7 +141,13 @@ class SelectivBench(datasets.ArrowBasedBuilder):
 
     def _split_generators(self, dl_manager):
         task = self.config.task
-        if os.path.isdir(self._output_dir):  # there only while files are being made on a local disk
+        if self._output_dir.endswith(".incomplete") and os.path.isdir(
+            self._output_dir
+        ):  # files are about to be made on a local disk
+            for left in os.scandir(
+                self._output_dir
+            ):  # by a killed load; `datasets` holds the lock and would keep them
+                os.unlink(left.path)
             _check_space(self._output_dir, task)
         held_out = held_out_hashes(task)
         # an array, since `datasets` cuts lists among processes
@@ -144,6 +166,23 @@ class SelectivBench(datasets.ArrowBasedBuilder):
         for shard, (split, start, stop) in enumerate(shards):
             for table, rows in enumerate(shard_tables(self.config.task, split, start, stop, held_out)):
                 yield Key(shard, table), rows
+
+
+def _plain(error: Exception) -> Exception:
+    """The InputError or OSError that `datasets` (or a worker's pool, which keeps only text) wrapped, else the error itself."""
+    at = error
+    while at is not None:
+        if isinstance(at, InputError):
+            return InputError(str(at))
+        if isinstance(at, OSError) and at.errno is not None:
+            return type(at)(
+                at.errno, f"{at.strerror or at} while the data were written; nothing half-made was left", at.filename
+            )
+        told = re.findall(r"^selectivbench_hf\.errors\.InputError: (.+)$", str(at), re.M)
+        if told:
+            return InputError(told[-1])
+        at = at.__cause__ or at.__context__
+    return error
 
 
 def expected_bytes(task: Task) -> int:

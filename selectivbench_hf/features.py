@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from .checks import whole
 from .errors import InputError
 from .layout import load_split
 from .streams import raw32, stream
@@ -145,9 +146,14 @@ def batches(
 
     task = get_task(task)
     task.check_split(split)
-    if int(batch_size) < 1 or (max_sequences is not None and int(max_sequences) < 1):
-        raise InputError(f"batch_size and max_sequences must be at least 1, got {batch_size} and {max_sequences}")
-    count = min(task.splits[split], max_sequences or task.splits[split])
+    whole("batch_size", batch_size, 1)
+    whole("seed", seed)
+    whole("epoch", epoch, 0)
+    count = (
+        task.splits[split]
+        if max_sequences is None
+        else min(whole("max_sequences", max_sequences, 1), task.splits[split])
+    )
     training = split == "train"
     order = epoch_order(count, seed, epoch) if (training if shuffle is None else shuffle) else np.arange(count)
     stop = count - count % batch_size if drop_last else count
@@ -187,12 +193,17 @@ class Collator:
     def __call__(self, rows):
         import torch
 
+        if not rows:
+            raise InputError("a batch needs at least one row")
         missing = {"example_id", "input_ids", "labels", "item_ids"} - set(rows[0])
         if missing:
             raise InputError(
                 f"the rows lack the columns {sorted(missing)}; with Trainer set remove_unused_columns=False"
             )
         lengths = np.array([len(r["input_ids"]) for r in rows], dtype=np.int64)
+        for row, length in zip(rows, lengths, strict=True):
+            if len(row["labels"]) != length or len(row["item_ids"]) != length:
+                raise InputError(f"row {row['example_id']}: input_ids, labels and item_ids must have one length")
         steps = int(lengths.max())
         padded = {}
         for name, filler in (("input_ids", self.task.blank_id), ("labels", IGNORED), ("item_ids", -1)):

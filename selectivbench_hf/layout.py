@@ -212,9 +212,8 @@ def check_disjoint(task, items: np.ndarray, held_out: np.ndarray, first_id: int)
 
 
 def _meeting(task, count, split, other, first, field):
-    fits = f"{field} up to {first} fits" if first else f"even the first of them meets, so no {field} fits"
+    fits = f"{field} up to {first} would fit; or raise" if first else f"no {field} would fit; raise"
     return InputError(
-        f"{task.name}: {count} of the sequences in {split} stand in {other} too, so the splits are not disjoint; the grammar has too few strings of "
-        f"this length for these sizes. {fits[0].upper() + fits[1:]} (from the sequences seen so far), or raise num_items (now {task.num_items}), "
-        "or take a larger grammar"
+        f"{task.name}: {count} of the sequences in {split} stand in {other} too, so the splits are not disjoint: the grammar has too few sequences "
+        f"of {task.num_items} items for these sizes. By what was seen so far {fits} num_items, or take a larger grammar"
     )

@@ -172,7 +172,15 @@ def predict_items(probabilities: np.ndarray, item_ids: np.ndarray) -> np.ndarray
     """
     probabilities, item_ids = np.asarray(probabilities), np.asarray(item_ids)
     if probabilities.ndim != 3 or probabilities.shape[:2] != item_ids.shape:
-        raise InputError(f"probabilities (B, T, S) and item_ids (B, T) do not fit: {probabilities.shape} and {item_ids.shape}")
+        raise InputError(
+            f"probabilities (B, T, S) and item_ids (B, T) do not fit: {probabilities.shape} and {item_ids.shape}"
+        )
+    if item_ids.dtype.kind not in "iu" or item_ids.max(initial=-1) >= item_ids.shape[1]:
+        raise InputError(
+            f"item_ids must be whole numbers below the number of steps, {item_ids.shape[1]}, and -1 at padding"
+        )
+    if probabilities.dtype.kind not in "fiu" or not np.isfinite(probabilities).all():
+        raise InputError("probabilities must be finite real numbers; these hold NaN, infinite or complex ones")
     counts = item_ids.max(1, initial=-1) + 1
     if (counts != counts[:1]).any():
         raise InputError(f"all sequences must have the same number of items, got {counts.min()} to {counts.max()}")
@@ -198,7 +206,10 @@ def score(task, split: str, predictions) -> Score:
 
     task = get_task(task)
     data = load_split(task, split)
-    given = np.asarray(predictions)
+    try:
+        given = np.asarray(predictions)
+    except ValueError:
+        raise InputError("predictions must be one array (N, items); the rows given have different lengths") from None
     if given.ndim != 2 or given.shape[1] != data.num_items or not 1 <= given.shape[0] <= len(data):
         raise InputError(
             f"predictions for {task.name}/{split} must have the shape (N, {data.num_items}) with N from 1 to {len(data)}, "

@@ -7,12 +7,15 @@ drawn and thrown away: with H_t(s) = P(a walk that stands in s at position t end
     P(s' | s, t)     proportional to p(s'|s) H_{t+1}(s')
 
 which is the h_k law of the protocol, H_t = h_{L-t}, extended to a least length. Each step proposes a successor by p and accepts it with
-probability H(s') / max H; what is still open after a few rounds is drawn by inversion, so no law makes it slow.
+probability H(s') / max H. Of what stays open it is first decided whether `#` comes; the letters are then proposed again, and what is still open
+after a few rounds is drawn by inversion, so no law makes it slow.
 """
 
 from __future__ import annotations
 
+import functools
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +26,7 @@ from .streams import stream
 FIXED_POINT = 40  # H in units of 2^-40
 ACCEPT_BITS = 23  # an acceptance probability is exact to 2^-23; 40 + 23 bits fill a signed word
 ROUNDS = 6  # of proposals before inversion
+EDGES_AT_ONCE = 1 << 21  # of inversion: bounds its memory
 BLOCK = {"train": 50_000}  # sequences drawn together; always whole, then cut
 BLOCK_HELD_OUT = 1_000
 LOW32 = np.uint64(0xFFFFFFFF)
@@ -48,9 +52,9 @@ class StringLaw:
             raise InputError(f"min_string_length={grammar.min_length} is above max_string_length={max_length}")
         self.grammar, self.max_length = grammar, int(max_length)
         table = np.zeros((self.max_length + 2, grammar.num_states), dtype=np.uint64)
-        if table.nbytes > 8 << 30:
+        if table.nbytes > 1 << 30:
             raise InputError(
-                f"max_string_length={max_length} with {grammar.num_states} states needs a table of {table.nbytes >> 30} GB; "
+                f"max_string_length={max_length} with {grammar.num_states} states needs tables of {table.nbytes >> 30} GB each; "
                 "lower one of them"
             )
         rows = grammar.indptr[1:-1] - grammar.indptr[1]
@@ -116,16 +120,47 @@ class StringLaw:
         """
         return _Walk(self, count, source).run(num_items)
 
-    @property
-    def _tables(self):
-        """Gather tables of the walk: H << 23, and for each (position of the next item, state) the largest H among the successors."""
-        if not hasattr(self, "_cached_tables"):
-            grammar = self.grammar
-            best = np.zeros_like(self.survival)
-            for t in range(1, self.max_length + 1):
-                best[t] = np.maximum.reduceat(self.survival[t][grammar.targets], grammar.indptr[:-1])
-            self._cached_tables = (self.survival << np.uint64(ACCEPT_BITS)).ravel(), best.ravel(), _alias(grammar)
-        return self._cached_tables
+    @functools.cached_property
+    def tables(self) -> _Tables:
+        """What the walk gathers from, flat over (position of the next item, state)."""
+        grammar, letters = self.grammar, self.survival.copy()
+        letters[:, 0] = 0
+        best, best_letter, total = (np.zeros_like(self.survival) for _ in range(3))
+        weights = None if grammar.weights is None else _own_weights(grammar)
+        for t in range(1, self.max_length + 1):
+            reached = self.survival[t][grammar.targets]
+            best[t] = np.maximum.reduceat(reached, grammar.indptr[:-1])
+            best_letter[t] = np.maximum.reduceat(letters[t][grammar.targets], grammar.indptr[:-1])
+            total[t] = np.add.reduceat(reached if weights is None else reached * weights, grammar.indptr[:-1])
+        end_weight = np.zeros(grammar.num_states, dtype=np.uint64)
+        ends = np.flatnonzero(grammar.targets == 0)  # the least of its row
+        end_weight[np.searchsorted(grammar.indptr, ends, side="right") - 1] = 1 if weights is None else weights[ends]
+        return _Tables(
+            (self.survival << np.uint64(ACCEPT_BITS)).ravel(),
+            best.ravel(),
+            best_letter.ravel(),
+            total.ravel(),
+            end_weight,
+            weights,
+            _alias(grammar),
+        )
+
+
+class _Tables(NamedTuple):
+    """height: H << 23. best, best_letter: the largest H among all successors, among those that are not `#`. total: sum of weight x H over the
+    successors. end_weight: (S,) weight of the edge to `#`, 0 where there is none. weights: of each edge, 1 for the start states; None: all 1."""
+
+    height: np.ndarray
+    best: np.ndarray
+    best_letter: np.ndarray
+    total: np.ndarray
+    end_weight: np.ndarray
+    weights: np.ndarray | None
+    alias: tuple | None
+
+
+def _own_weights(grammar) -> np.ndarray:
+    return np.where(grammar.weights == 0, 1, grammar.weights).astype(np.uint64)
 
 
 def _alias(grammar):
@@ -160,7 +195,8 @@ class _Walk:
         self.first = grammar.indptr[:-1].copy()
         self.degree = np.diff(grammar.indptr).astype(np.uint64)
         self.targets = grammar.targets
-        self.height, self.best, self.alias = law._tables
+        self.tables = law.tables
+        self.height, self.best, self.alias = self.tables.height, self.tables.best, self.tables.alias
 
     def run(self, num_items):
         n = self.count
@@ -182,16 +218,28 @@ class _Walk:
         """Replace `state` (N,) by a successor of each lane; `base` = position of the next item x S, `row` = base + state."""
         accepted = self._propose(state, base, row, full=True)
         new = self.proposal
-        open_lanes = np.flatnonzero(~accepted)
+        lanes = np.flatnonzero(~accepted)
+        if lanes.size:
+            lanes = self._end_or_go_on(lanes, new, state, base, row)
         for _ in range(ROUNDS - 1):
-            if not open_lanes.size:
+            if not lanes.size:
                 break
-            accepted = self._propose(state[open_lanes], base[open_lanes], row[open_lanes])
-            new[open_lanes[accepted]] = self.small_proposal[accepted]
-            open_lanes = open_lanes[~accepted]
-        if open_lanes.size:
-            new[open_lanes] = self._invert(state[open_lanes], base[open_lanes])
+            accepted = self._propose(state[lanes], base[lanes], row[lanes])
+            new[lanes[accepted]] = self.small_proposal[accepted]
+            lanes = lanes[~accepted]
+        if lanes.size:
+            new[lanes] = self._invert(state[lanes], base[lanes])
         state[:] = new
+
+    def _end_or_go_on(self, lanes, new, state, base, row):
+        """Decide for the open lanes whether `#` comes, with its exact chance; returns those that go on to a letter.
+
+        Where strings seldom end within the bounds, H(`#`) = 1 dwarfs every other H, and next to it no letter would be accepted.
+        """
+        end = self.tables.end_weight[state[lanes]] * (self.height[base[lanes]] >> np.uint64(ACCEPT_BITS))
+        ends = _high_word(self.source.random_raw(lanes.size), self.tables.total[row[lanes]]) < end
+        new[lanes[ends]] = 0
+        return lanes[~ends]
 
     def _propose(self, state, base, row, full=False):
         n = state.size
@@ -199,9 +247,9 @@ class _Walk:
         if not full:
             high = words >> np.uint64(32)
             edge, self.small_proposal = self._edge(high, state)
-            chance = self.best[row]
+            chance = self.tables.best_letter[row]
             chance *= words & np.uint64((1 << ACCEPT_BITS) - 1)
-            return chance < self.height[base + self.small_proposal]
+            return (chance < self.height[base + self.small_proposal]) & (self.small_proposal != 0)
         if not hasattr(self, "buffers"):
             self.buffers = (
                 [np.empty(n, np.uint64) for _ in range(3)]
@@ -238,20 +286,26 @@ class _Walk:
         return edge, self.targets[edge]
 
     def _invert(self, state, base):
-        """A successor of each lane by inversion of its cumulative law: exact whatever the law, linear in the number of edges."""
+        """A letter after each lane by inversion of its cumulative law: exact whatever the law, linear in the number of edges."""
+        words = self.source.random_raw(state.size)
         degree = self.degree[state].astype(np.int64)
-        begin = np.concatenate([[0], np.cumsum(degree)[:-1]])
+        out = np.empty(state.size, dtype=np.int64)
+        group = np.cumsum(degree) // EDGES_AT_ONCE
+        for part in np.split(np.arange(state.size), np.flatnonzero(np.diff(group)) + 1):
+            out[part] = self._invert_some(state[part], base[part], degree[part], words[part])
+        return out
+
+    def _invert_some(self, state, base, degree, words):
+        begin = np.cumsum(degree) - degree
         lane = np.repeat(np.arange(state.size), degree)
         edge = np.arange(lane.size) - begin[lane] + self.first[state][lane]
         target = self.targets[edge]
-        weight = self.height[base[lane] + target] >> np.uint64(ACCEPT_BITS)
-        if self.law.grammar.weights is not None:
-            own = self.law.grammar.weights[edge].astype(np.uint64)
-            weight = weight * np.where(own == 0, np.uint64(1), own)  # the start states' row has no weights
+        weight = np.where(target == 0, np.uint64(0), self.height[base[lane] + target] >> np.uint64(ACCEPT_BITS))
+        if self.tables.weights is not None:
+            weight *= self.tables.weights[edge]
         summed = np.cumsum(weight)  # may wrap; differences within a lane do not
         inside = summed - (summed[begin] - weight[begin])[lane]
-        total = inside[begin + degree - 1]
-        point = _high_word(self.source.random_raw(state.size), total)
+        point = _high_word(words, inside[begin + degree - 1])
         return target[begin + np.add.reduceat((inside <= point[lane]).astype(np.int64), begin)]
 
 

@@ -109,6 +109,14 @@ def test_one_content_one_cache_entry(load):
     assert os.stat(files[0]).st_mtime_ns == before  # read from the cache
 
 
+def test_names_with_a_seed_as_on_the_hub(load):
+    sizes = dict(num_train=12, num_validation=3, num_test=3)
+    seeded, said = load("lite_seed2", **sizes), load("lite", grammar_seed=2, **sizes)
+    assert seeded["train"].cache_files == said["train"].cache_files
+    with pytest.raises(ValueError, match="contradict each other"):
+        load("lite_seed2", grammar_seed=3)
+
+
 def test_the_cache_key_covers_version_and_every_generating_module(monkeypatch, tmp_path):
     from selectivbench_hf import builder, tasks
 

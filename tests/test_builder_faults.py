@@ -62,6 +62,44 @@ def test_killed_at_any_moment_then_whole(tmp_path, expected, kind):
     assert finish(start(tmp_path)) == expected
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_workers_of_a_killed_load_leave(tmp_path, expected):
+    process = start(tmp_path, code=CODE.replace("**{", "num_proc=2, **{"))
+    assert process.stdout.readline() == "go\n"
+    until, workers = time.time() + 60, []
+    while time.time() < until and len(workers) < 2:
+        workers = [int(p.name) for p in Path("/proc").glob("[0-9]*") if _parent(p) == process.pid]
+    assert len(workers) >= 2
+    time.sleep(0.1)
+    process.kill()
+    process.communicate(timeout=60)
+    while time.time() < until and any(_parent(Path(f"/proc/{pid}")) for pid in workers):
+        time.sleep(0.1)
+    assert not any(_parent(Path(f"/proc/{pid}")) for pid in workers), "workers outlive the load that was killed"
+    assert finish(start(tmp_path)) == expected
+    assert len(list(tmp_path.glob("**/*train*.arrow"))) == 1
+
+
+def _parent(entry):
+    """The parent's pid of a process's folder in /proc, 0 when it has gone."""
+    try:
+        state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+        return 0 if state == "Z" else int(parent)
+    except OSError:
+        return 0
+
+
+@pytest.mark.parametrize("num_proc", [None, 2])
+def test_a_refusal_is_told_as_it_is(tmp_path, num_proc):
+    import datasets
+
+    from selectivbench_hf import InputError
+
+    sizes = dict(num_validation=3, num_test=3, num_items=6, num_train=100_000)
+    with pytest.raises(InputError, match="lite: [0-9]+ of the sequences in train stand in validation or test too"):
+        datasets.load_dataset("selectivbench", "lite", cache_dir=str(tmp_path), num_proc=num_proc, **sizes)
+
+
 def test_two_at_once_agree(tmp_path, expected):
     first, second = start(tmp_path), start(tmp_path)
     assert finish(first) == finish(second) == expected
@@ -71,7 +109,7 @@ def test_a_file_that_may_not_grow_leaves_nothing_half_made(tmp_path, expected):
     """`ulimit -f` stands in for a disk that fills up while writing."""
     process = start(tmp_path, "bash", "-c", 'ulimit -f 8000; exec "$@"', "bash")
     _, err = process.communicate(timeout=300)
-    assert process.returncode != 0 and ("File too large" in err or "DatasetGenerationError" in err)
+    assert process.returncode != 0 and "File too large while the data were written; nothing half-made was left" in err
     assert not list(tmp_path.glob("**/*.arrow")) and not list(tmp_path.glob("**/*.incomplete"))
     assert finish(start(tmp_path)) == expected
 

@@ -115,6 +115,14 @@ def test_epoch_order_is_a_uniform_permutation():
     [
         (lambda: sb.batches(TASK, "tests", 4), "did you mean 'test'"),
         (lambda: sb.batches(TASK, "test", 0), "at least 1"),
+        (lambda: sb.batches(TASK, "test", 1.5), "batch_size must be a whole number"),
+        (lambda: sb.batches(TASK, "test", 4, seed="x"), "seed must be a whole number"),
+        (lambda: sb.batches(TASK, "test", 4, epoch=-1), "epoch must be a whole number of at least 0"),
+        (lambda: sb.Collator(TASK)([]), "at least one row"),
+        (
+            lambda: sb.Collator(TASK)([{"example_id": 0, "input_ids": [1, 2], "labels": [1], "item_ids": [0, 0]}]),
+            "must have one length",
+        ),
         (lambda: sb.batches(TASK, "test", 4, max_sequences=0), "at least 1"),
         (lambda: sb.batches(TASK, "test", 64, drop_last=True), "leaves no batch"),
         (lambda: sb.batches("lit", "test", 4), "did you mean 'lite'"),

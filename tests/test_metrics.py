@@ -154,3 +154,32 @@ def test_bootstrap_respects_sequences():
     low, high = bootstrap_interval(right, 40)
     assert low == pytest.approx(0.4, abs=0.03) and high == pytest.approx(0.6, abs=0.03)
     assert (low, high) == bootstrap_interval(right, 40)
+
+
+def test_predict_items_equals_the_accumulator():
+    batch = make_batch(TASK, "train", [3, 1, 4], epoch=0, seed=0)
+    labels, item_ids = torch.from_numpy(batch["labels"]), torch.from_numpy(batch["item_ids"])
+    logits = torch.randn(*labels.shape, 65, generator=torch.Generator().manual_seed(0))
+    logits += torch.nn.functional.one_hot(labels.clamp(min=0), 65)
+    accumulator = ItemAccumulator(labels, item_ids)
+    accumulator.add(logits, 0)
+    predicted = sb.predict_items(logits.softmax(-1).numpy(), batch["item_ids"])
+    assert predicted.shape == (3, 40)
+    assert int((predicted == load_split(TASK, "train").states[[3, 1, 4]]).sum()) == accumulator.scores().correct > 0
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: sb.predict_items(np.zeros((2, 3, 4)), np.zeros((2, 4), int)), "do not fit"),
+        (lambda: sb.predict_items(np.zeros((2, 2, 4)), np.array([[0, 1], [0, -1]])), "same number of items"),
+        (lambda: sb.predict_items(np.full((2, 2, 4), np.nan), np.array([[0, 1], [0, 1]])), "finite real numbers"),
+        (lambda: sb.predict_items(np.full((2, 2, 4), 1j), np.array([[0, 1], [0, 1]])), "finite real numbers"),
+        (lambda: sb.predict_items(np.zeros((2, 2, 4)), np.zeros((2, 2))), "item_ids must be whole numbers"),
+        (lambda: sb.predict_items(np.zeros((2, 2, 4)), np.full((2, 2), 10**6)), "item_ids must be whole numbers"),
+        (lambda: sb.score(TASK, "test", [[1, 2], [3]]), "different lengths"),
+    ],
+)
+def test_predictions_that_cannot_be_scored(call, words):
+    with pytest.raises(InputError, match=words):
+        call()
