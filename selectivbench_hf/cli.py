@@ -3,41 +3,21 @@
     selectivbench tasks | models | show TASK | build TASK... --output DIR | evaluate RUN --task TASK | demo
 
 Nothing heavy is imported before a command needs it: `selectivbench --help` answers at once. Bad input ends in one sentence on stderr, `error: ...`,
-and exit code 2; a failure that is not the request's fault (a full disk) in exit code 1; Ctrl-C in 130.
+and exit code 2; a failure that is not the request's fault (a full disk) in exit code 1; Ctrl-C in 130, SIGTERM in 143.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from . import __version__
+from . import __version__, task_flags
+from .console import BAD_PATH, Parser, Terminated, drop_output, path_of, prepare, print_table, seed, terminable
+from .console import number as _number
 from .errors import InputError, unknown
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse that reports through InputError, names the nearest flag, and abbreviates nothing."""
-
-    def __init__(self, **keywords):
-        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **keywords)
-
-    def error(self, message):
-        raise InputError(f"{self.prog}: {message}")
-
-    def parse_args(self, argv):
-        known, rest = self.parse_known_args(argv)
-        if rest:
-            name = rest[0].split("=")[0]
-            if name.startswith("-"):
-                raise unknown(
-                    "flag", name, [o for a in self._actions for o in a.option_strings if o.startswith("--")], self.prog
-                )
-            raise InputError(f"{self.prog}: unexpected argument {rest[0]!r}")
-        return known
 
 
 @dataclass(frozen=True)
@@ -53,6 +33,8 @@ class Command:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's) and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    if not prepare():
+        return 1
     try:
         code = _dispatch(argv)
         sys.stdout.flush()
@@ -63,19 +45,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as `head`, has left; keep the interpreter's last flush from complaining
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Terminated:
+        print("stopped", file=sys.stderr)
+        return 143
+    except BrokenPipeError:  # the reader, such as `head`, has left
+        drop_output()
         return 141
     except OSError as error:
-        what = (
-            str(error)
-            if error.strerror is None
-            else f"{error.strerror}: {error.filename}"
-            if error.filename
-            else error.strerror
-        )
+        why = str(error) if error.strerror is None else error.strerror
+        what = f"{why}: {error.filename}" if error.strerror and error.filename else why
         print(f"error: {what}", file=sys.stderr)
-        return 1
+        try:
+            sys.stdout.flush()
+        except OSError:
+            drop_output()
+        return 2 if error.errno in BAD_PATH else 1
 
 
 def _dispatch(argv) -> int:
@@ -120,61 +104,9 @@ def _json_flag(parser):
     parser.add_argument("--json", action="store_true", help="print a JSON array of objects, each with `name`")
 
 
-def _task_flags(parser):
-    """One flag for each builder keyword, as in `load_dataset` and train.py."""
-    from .tasks import TASK_FIELDS
-
-    group = parser.add_argument_group("builder keywords (see the README; they enter the task's fingerprint)")
-    for name in TASK_FIELDS:
-        group.add_argument(f"--{name}", metavar="VALUE", nargs="+" if name == "test_gaps" else None)
-
-
-def _task_keywords(arguments) -> dict:
-    from .arguments import Plain, task_value
-    from .tasks import TASK_FIELDS
-
-    out = {}
-    for name in TASK_FIELDS:
-        value = getattr(arguments, name)
-        if value is not None:
-            parts = [v if v[:1] in "[{" else Plain(v) for v in (value if isinstance(value, list) else [value])]
-            single = len(parts) == 1 and (name != "test_gaps" or not isinstance(parts[0], Plain))
-            out[name] = task_value(name, parts[0] if single else parts)
-    return out
-
-
-def _number(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise ValueError
-    return value
-
-
-_number.__name__ = "whole number of at least 1"
-
-
 def _print_json(rows) -> int:
     print(json.dumps(rows, indent=2, allow_nan=False))
     return 0
-
-
-def print_table(rows: Sequence[dict], columns: dict[str, str]) -> None:
-    """Print rows (dicts) as aligned columns; `columns` maps keys to heads. Numbers stand right, None is a dash."""
-
-    def show(value):
-        return (
-            "-"
-            if value is None
-            else f"{value:,}"
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-            else str(value)
-        )
-
-    cells = [[show(row.get(key)) for key in columns] for row in rows]
-    right = [all(isinstance(row.get(key), (int, float, type(None))) for row in rows) for key in columns]
-    widths = [max(map(len, column)) for column in zip(columns.values(), *cells, strict=True)]
-    for line in [list(columns.values()), *cells]:
-        print("  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True)).rstrip())
 
 
 # -- the commands --------------------------------------------------------------------------------------------------------
@@ -267,27 +199,30 @@ def _show_flags(parser):
     parser.add_argument("--split", default="train", help="which split (default train)")
     parser.add_argument("--num_sequences", type=_number, default=2, metavar="N", help="how many sequences (default 2)")
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="show sequences drawn with this seed instead of the first ones"
+        "--seed", type=seed, metavar="N", help="show sequences drawn with this seed instead of the first ones"
     )
     parser.add_argument(
         "--plot",
+        type=path_of("the name of a picture"),
         metavar="FILE",
         help="also draw a small grammar and one sequence in time into FILE (.png, .pdf, .svg)",
     )
     _json_flag(parser)
-    _task_flags(parser)
+    task_flags.add(parser)
 
 
 def _show(arguments) -> int:
     from . import show
-    from .tasks import get_task
 
-    task = get_task(arguments.task, **_task_keywords(arguments))
+    task = task_flags.task(arguments.task, **task_flags.keywords(arguments))
     if arguments.plot:  # before anything is printed
         from .plots import check_file, plot_task, require_matplotlib
 
         check_file(arguments.plot)
         require_matplotlib()
+    size = task.splits[task.check_split(arguments.split)]
+    if arguments.num_sequences > size:
+        print(f"{task.name} has {size:,} sequences in {arguments.split}: showing all of them", file=sys.stderr)
     sequences = show.sequences(task, arguments.split, arguments.num_sequences, arguments.seed)
     if arguments.json:
         _print_json([s.as_dict() for s in sequences])
@@ -310,42 +245,48 @@ def _build_flags(parser):
     )
     parser.add_argument(
         "--output",
+        type=path_of("the path of a folder"),
         default="selectivbench",
         metavar="DIR",
         help="folder to write; load_dataset(DIR, NAME) reads it (default selectivbench)",
     )
     parser.add_argument("--name", help="name of the config, where it shall not be the task's (one task only)")
-    parser.add_argument("--num_proc", type=_number, default=1, metavar="N", help="processes (default 1)")
+    parser.add_argument(
+        "--num_proc", type=_number, default=1, metavar="N", help="processes; they share the files (default 1)"
+    )
     parser.add_argument(
         "--overwrite", action="store_true", help="replace configs of the same name that hold other data"
     )
     _json_flag(parser)
-    _task_flags(parser)
+    task_flags.add(parser)
 
 
 def _build(arguments) -> int:
     from dataclasses import replace
 
     from . import materialise
-    from .tasks import get_task, task_names
+    from .configs import check_name
+    from .tasks import task_names
 
-    keywords = _task_keywords(arguments)
+    keywords = task_flags.keywords(arguments)
     names = [n for given in arguments.tasks for n in (task_names() if given == "all" else [given])]
-    tasks = [get_task(name, **keywords) for name in names]
+    tasks = [task_flags.task(name, **keywords) for name in names]
     if arguments.name is not None:
+        check_name(arguments.name)
         if len(tasks) != 1:
             raise InputError(f"--name names one config, but {len(tasks)} tasks were given")
         tasks = [replace(tasks[0], name=arguments.name)]
     else:
         tasks = [materialise.config_named(task) for task in tasks]
-    rows = materialise.build(
-        tasks,
-        arguments.output,
-        num_proc=arguments.num_proc,
-        overwrite=arguments.overwrite,
-        progress=sys.stderr.isatty(),
-        say=lambda sentence: print(sentence, file=sys.stderr),
-    )
+    with terminable():
+        rows = materialise.build(
+            tasks,
+            arguments.output,
+            num_proc=arguments.num_proc,
+            overwrite=arguments.overwrite,
+            progress=sys.stderr.isatty(),
+            say=lambda sentence: print(sentence, file=sys.stderr),
+        )
     if arguments.json:
         return _print_json(rows)
     print_table(
@@ -359,8 +300,19 @@ def _build(arguments) -> int:
             "seconds": "seconds",
         },
     )
-    print(f'load_dataset("{arguments.output}", "{rows[0]["name"]}") reads it, with or without this package')
+    print(_how_to_load(arguments.output, rows[0]["name"]))
     return 0
+
+
+def _how_to_load(output: str, name: str) -> str:
+    """The call that reads a built folder. To `load_dataset` the bare name `selectivbench` is this package's generated data once it is imported."""
+    path = output if os.path.isabs(output) or output.split("/")[0] in (".", "..") else f"./{output}"
+    call = "load_dataset({}, {})".format
+    quote = lambda text: json.dumps(text, ensure_ascii=False)
+    line = f"{call(quote(path), quote(name))} reads it, with or without this package"
+    if os.path.basename(os.path.abspath(output)) == "selectivbench":
+        line += f"; without importing the package, {call(quote('selectivbench'), quote(name))} from the folder that holds it reads it too"
+    return line
 
 
 def _evaluate(argv) -> int:

@@ -28,18 +28,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import datacard
+from .configs import (
+    MANIFEST,
+    MANIFEST_FORMAT,
+    TASK,
+    check_name,
+    damage,
+    files_of,
+    read_manifest,
+    refuse_foreign,
+    repair_command,
+)
 from .errors import InputError
-from .parquet import file_hash, write_split
+from .parquet import file_hash
+from .workers import BuildError, write_splits
 
 LOCK = ".build.lock"
 INCOMPLETE = ".incomplete-"
-MANIFEST = "manifest.json"
-MANIFEST_FORMAT = "selectivbench-build-1"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class BuildError(OSError):
-    """A build that could not be finished for a reason outside the request, such as a full disk. Its text is one sentence."""
 
 
 def build(
@@ -56,7 +62,7 @@ def build(
     Args:
         tasks: Task objects with distinct names.
         output: the folder; made if missing. Files in it that are not a build's are left alone.
-        num_proc: processes; each writes one split at a time.
+        num_proc: processes; each writes one file at a time.
         overwrite: replace configs of the same name that hold other data.
         progress: show a progress bar on stderr.
         say: receives sentences about what was kept, swept or repaired; default none.
@@ -71,21 +77,24 @@ def build(
     say = say or (lambda sentence: None)
     names = [task.name for task in tasks]
     for name in names:
+        check_name(name)
         if names.count(name) > 1:
             raise InputError(f"{name} was asked for twice; each config is built once")
-        if Path(name).name != name or name.startswith("."):
-            raise InputError(f"{name!r} cannot name a config: it must be usable as a folder's name")
-    folder = _open_folder(Path(output))
-    with _lock(folder, say):
+    folder = Path(output)
+    _check_folder(folder)
+    if folder.is_dir():  # what must be refused is refused before anything is made
+        quiet = lambda sentence: None
+        _plan(tasks, folder, _manifests(folder, quiet, hashes=(), damaged=names), overwrite, quiet)
+    with _opened(folder, say) as manifests_left:
         _sweep(folder, say)
-        manifests = _manifests(folder, say, requested=names)
+        manifests = _manifests(folder, say, hashes=names, damaged=names)
         keep = _plan(tasks, folder, manifests, overwrite, say)
-        replaced = set(names) - keep
-        manifests = {name: m for name, m in manifests.items() if name not in replaced}
-        _write_card(folder, manifests)
+        old = {name: m for name, m in manifests.items() if "damage" not in m}
+        manifests = {name: m for name, m in manifests.items() if name in keep or name not in names}
         rows = {name: _row(manifests[name], "kept", 0.0) for name in keep}
         todo = [task for task in tasks if task.name not in keep]
         try:
+            _write_card(folder, manifests)
             with _Progress(todo, progress) as bar:
                 for task in todo:
                     began = time.perf_counter()
@@ -94,6 +103,12 @@ def build(
                     rows[task.name] = _row(manifests[task.name], "built", time.perf_counter() - began)
         finally:
             _sweep(folder, lambda sentence: None)
+            for name, manifest in old.items():  # not replaced after all: still whole, so still listed
+                if name not in manifests and read_manifest(folder / name / MANIFEST) == manifest:
+                    manifests[name] = manifest
+            if manifests:
+                _write_card(folder, manifests)
+            manifests_left.update(manifests)
     return [rows[name] for name in names]
 
 
@@ -109,24 +124,55 @@ def config_named(task):
 # -- the folder ----------------------------------------------------------------------------------------------------------
 
 
-def _open_folder(folder: Path) -> Path:
-    """Make the folder, or refuse what is not one of ours, before anything is written."""
+def _check_folder(folder: Path):
+    """Refuse what is not a folder of builds or cannot become one, before anything is written."""
     if folder.is_symlink() and not folder.exists():
         raise InputError(f"{folder} is a dangling link; remove it or choose another --output")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; --output must be a folder")
     card = folder / "README.md"
+    if card.is_dir():
+        raise InputError(f"{card} is a folder where the data card would be written; choose another --output")
     if card.exists() and datacard.MARKER not in card.read_text(encoding="utf-8", errors="replace"):
         raise InputError(
             f"{card} was not written by `selectivbench build` and would be replaced; choose another --output"
         )
+    if folder.exists() and not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"the folder {folder} cannot be written to")
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, say):
+    """The folder, made and locked. Gives a dict to be filled with the configs that it holds at the end: where there are none, what was made here
+    is removed again: card, lock, and the folder with its parents."""
+    made = [p for p in (folder, *folder.parents) if not p.exists()]
+    had_card, left = (folder / "README.md").exists(), {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        _remove(made)
         raise InputError(f"the folder {folder} cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"the folder {folder} cannot be written to")
-    return folder
+    try:
+        had_lock = (folder / LOCK).exists()
+        with _lock(folder, say):
+            try:
+                yield left
+            finally:
+                if not left and not had_card:
+                    (folder / "README.md").unlink(missing_ok=True)
+                    if not had_lock:
+                        with contextlib.suppress(OSError):  # while it is held, so that no one else holds it
+                            (folder / LOCK).unlink()
+    finally:
+        if not left:
+            _remove(made)
+
+
+def _remove(folders):
+    """Remove folders as far as they are empty."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -138,6 +184,10 @@ def _lock(folder: Path, say):
         lock.acquire(timeout=0)
     except Timeout:
         say(f"another build is writing into {folder}; waiting for it")
+        lock.acquire()
+    while not (folder / LOCK).exists():  # a build that came to nothing has removed it meanwhile
+        lock.release()
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     try:
         yield
@@ -159,45 +209,22 @@ def _sweep(folder: Path, say):
         )
 
 
-def _manifests(folder: Path, say, requested) -> dict[str, dict]:
-    """Name -> manifest of each config whose files are all there; damaged ones are told (requested ones are checked again by hash)."""
+def _manifests(folder: Path, say, hashes, damaged) -> dict[str, dict]:
+    """Name -> manifest of each config whose files are all there, those in `hashes` checked by hash too. Damage is marked where the name stands
+    in `damaged` (they are built again), else the config is left out and that is said."""
     found = {}
     for path in sorted(folder.glob(f"*/{MANIFEST}")):
         name = path.parent.name
-        manifest = _read_manifest(path)
-        if manifest is None or manifest["name"] != name:
+        manifest = read_manifest(path)
+        if manifest is None or manifest["name"] != name or name.startswith(INCOMPLETE):
             continue
-        bad = _damage(path.parent, manifest, hashes=name in requested)
-        if bad and name not in requested:
-            say(
-                f"{name} in {folder} is damaged ({bad}) and is no longer listed; `selectivbench build {name}` restores it"
-            )
+        bad = damage(path.parent, manifest, hashes=name in hashes)
+        if bad and name not in damaged:
+            command = repair_command(folder, manifest, bad)
+            say(f"{name} in {folder} is damaged ({bad}) and is no longer listed; {command} restores it")
             continue
         found[name] = manifest | ({"damage": bad} if bad else {})
     return found
-
-
-def _read_manifest(path: Path) -> dict | None:
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return manifest if isinstance(manifest, dict) and manifest.get("format") == MANIFEST_FORMAT else None
-
-
-def _damage(folder: Path, manifest: dict, hashes: bool) -> str:
-    """What is wrong with a config's files, or ''."""
-    files = [file for split in manifest["splits"].values() for file in split["files"]]
-    files.append(manifest["task_file"])
-    for file in files:
-        path = folder / file["name"]
-        if not path.is_file():
-            return f"{file['name']} is missing"
-        if path.stat().st_size != file["bytes"]:
-            return f"{file['name']} has {path.stat().st_size:,} bytes instead of {file['bytes']:,}"
-        if hashes and file_hash(path) != file["sha256"]:
-            return f"{file['name']} has changed"
-    return ""
 
 
 def _plan(tasks, folder: Path, manifests: dict, overwrite: bool, say) -> set[str]:
@@ -206,13 +233,14 @@ def _plan(tasks, folder: Path, manifests: dict, overwrite: bool, say) -> set[str
     for task in tasks:
         place, manifest = folder / task.name, manifests.get(task.name)
         if manifest is None:
-            if place.exists() and any(place.iterdir() if place.is_dir() else [place]):
-                broken = place.is_dir() and _only_build_files(place)
-                if not broken:
-                    raise InputError(
-                        f"{place} exists and was not written by `selectivbench build`; move it away or choose another --output"
-                    )
-                say(f"{task.name} in {folder} has no readable {MANIFEST}; building it again")
+            refuse_foreign(place)
+            other = read_manifest(place / MANIFEST)
+            if other is not None and not overwrite:
+                raise InputError(
+                    f"{place} holds the config {other['name']}, moved from elsewhere; --overwrite replaces it, --name or another --output keeps both"
+                )
+            if place.exists() and any(place.iterdir()):
+                say(f"{task.name} in {folder} has no readable {MANIFEST} of its own; building it again")
         elif manifest["fingerprint"] != task.fingerprint or manifest["data_version"] != task.data_version:
             if not overwrite:
                 raise InputError(
@@ -220,7 +248,9 @@ def _plan(tasks, folder: Path, manifests: dict, overwrite: bool, say) -> set[str
                     f"{manifest['fingerprint'][:12]}, asked for {task.data_version}, {task.fingerprint[:12]}; "
                     "--overwrite replaces it, --name or another --output keeps both"
                 )
+            refuse_foreign(place)
         elif "damage" in manifest:
+            refuse_foreign(place)
             say(f"{task.name} in {folder} is damaged ({manifest['damage']}); building it again")
         else:
             keep.add(task.name)
@@ -233,10 +263,6 @@ def _plan(tasks, folder: Path, manifests: dict, overwrite: bool, say) -> set[str
     return keep
 
 
-def _only_build_files(place: Path) -> bool:
-    return all(p.is_file() and (p.suffix == ".parquet" or p.name in ("task.json", MANIFEST)) for p in place.iterdir())
-
-
 # -- one config ----------------------------------------------------------------------------------------------------------
 
 
@@ -246,10 +272,10 @@ def _build_one(task, folder: Path, num_proc: int, bar) -> dict:
     free = shutil.disk_usage(folder).free
     started = bar.rows
     try:
-        splits = _write_splits(task, temporary, num_proc, bar)
+        splits = write_splits(task, temporary, num_proc, bar)
         task_json = task.to_json()
         task_text = task_json if isinstance(task_json, str) else json.dumps(task_json, indent=2, allow_nan=False)
-        _write_text(temporary / "task.json", task_text.rstrip("\n") + "\n")
+        _write_text(temporary / TASK, task_text.rstrip("\n") + "\n")
         manifest = {
             "format": MANIFEST_FORMAT,
             "name": task.name,
@@ -258,18 +284,25 @@ def _build_one(task, folder: Path, num_proc: int, bar) -> dict:
             "splits": splits,
             "card": datacard.facts(task),
             "task_file": {
-                "name": "task.json",
-                "bytes": (temporary / "task.json").stat().st_size,
-                "sha256": file_hash(temporary / "task.json"),
+                "name": TASK,
+                "bytes": (temporary / TASK).stat().st_size,
+                "sha256": file_hash(temporary / TASK),
             },
         }
         _write_text(temporary / MANIFEST, json.dumps(manifest, indent=1, allow_nan=False) + "\n")
         _sync_folder(temporary)
         place = folder / task.name
-        if place.exists():  # not listed by the card any more
-            place.rename(Path(tempfile.mkdtemp(prefix=INCOMPLETE, dir=folder)) / task.name)
+        refuse_foreign(place)  # again: minutes may have passed
         temporary.chmod(0o755)
-        temporary.rename(place)
+        away = Path(tempfile.mkdtemp(prefix=INCOMPLETE, dir=folder)) / task.name
+        try:
+            if place.exists():  # not listed by the card any more
+                place.rename(away)
+            temporary.rename(place)
+        except BaseException:
+            if away.exists() and not place.exists():
+                away.rename(place)
+            raise
         _sync_folder(folder)
     except OSError as error:
         if error.errno not in DISK_FULL:
@@ -295,56 +328,6 @@ def _disk_full(task, folder, temporary, done, free, error) -> str:
         f"{what}: {task.name} needs {needed} in {folder}, {free:,} bytes were free when it began and {written:,} had been written; "
         "nothing half-made was left"
     )
-
-
-def _write_splits(task, temporary: Path, num_proc: int, bar) -> dict:
-    """Split name -> its part of the manifest."""
-    names = list(task.splits)
-    if num_proc <= 1 or len(names) == 1:
-        return {split: write_split(task, split, temporary, bar.update) for split in names}
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor, wait
-
-    context = multiprocessing.get_context("spawn")
-    counter = context.Value("q", 0)
-    with ProcessPoolExecutor(
-        min(num_proc, len(names)), mp_context=context, initializer=_start_worker, initargs=(counter,)
-    ) as pool:
-        order = sorted(names, key=lambda s: -task.splits[s])
-        jobs = {split: pool.submit(_work, task, split, temporary) for split in order}
-        seen, running = 0, set(jobs.values())
-        try:
-            while running:
-                _, running = wait(running, timeout=0.2)
-                bar.update(counter.value - seen)
-                seen = counter.value
-            return {split: jobs[split].result() for split in names}
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-_COUNTER = None
-
-
-def _start_worker(counter):
-    """Take the counter, and leave when the build is killed: a pool's workers would wait for its next job for ever."""
-    import multiprocessing
-    import threading
-
-    global _COUNTER
-    _COUNTER = counter
-    build = multiprocessing.parent_process()
-    threading.Thread(target=lambda: (build.join(), os._exit(1)), daemon=True).start()
-
-
-def _count(rows):
-    with _COUNTER.get_lock():
-        _COUNTER.value += rows
-
-
-def _work(task, split, temporary):
-    return write_split(task, split, temporary, _count)
 
 
 # -- small things --------------------------------------------------------------------------------------------------------
@@ -389,7 +372,7 @@ def _sync_folder(folder: Path):
 
 
 def _row(manifest: dict, status: str, seconds: float) -> dict:
-    files = [file for split in manifest["splits"].values() for file in split["files"]]
+    files = [file for name, file in files_of(manifest).items() if name != TASK]
     return {
         "name": manifest["name"],
         "status": status,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,10 @@ def check_file(file) -> Path:
         raise InputError(f"a picture's name must end in one of .{', .'.join(FORMATS)}, got {str(file)!r}")
     if not path.parent.is_dir():
         raise InputError(f"the folder {path.parent} for the picture does not exist")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; a picture needs the name of a file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InputError(f"the folder {path.parent} for the picture cannot be written to")
     return path
 
 
@@ -69,8 +74,14 @@ def plot_task(task, file, *, split: str = "train", example_id: int = 0) -> str:
         fontsize=12,
         color=INK,
     )
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    ending = path.suffix.lstrip(".").lower()
+    temporary = path.with_name(f".picture-{os.getpid()}.{ending}")  # whole or not at all, also on a full disk
+    try:
+        figure.savefig(temporary, dpi=150, format=ending)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+        plt.close(figure)
     return f"{path}: {what[0].lower()}{what[1:]}, and the first {shown} steps of {split} sequence {example_id}"
 
 

@@ -252,7 +252,7 @@ def test_an_unfinished_first_build_does_not_load_and_says_why(load, tmp_path):
     folder = tmp_path / "selectivbench"
     (folder / "lite").mkdir(parents=True)
     materialise._write_card(folder, {})
-    materialise._write_splits(get_task("lite", **SMALL), folder / "lite", 1, _NoBar())
+    materialise.write_splits(get_task("lite", **SMALL), folder / "lite", 1, _NoBar())
     for names in (["lite"], [None]):
         message = load(*filter(None, names), ok=False) if names != [None] else load("", ok=False)
         assert "unfinished_build__run_selectivbench_build_again" in message
@@ -423,7 +423,7 @@ def test_a_file_size_limit_ends_in_a_sentence(python, tmp_path):
     assert "lite_noisy_gaps needs about" in result.stderr
     assert "bytes were free" in result.stderr
     assert result.stderr.count("\n") == 1, result.stderr
-    assert sorted(p.name for p in (tmp_path / "selectivbench").iterdir()) == [materialise.LOCK, "README.md"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_ends_in_a_sentence(selectivbench, tmp_path):

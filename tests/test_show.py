@@ -103,3 +103,16 @@ def test_a_small_grammar_is_drawn_itself(tmp_path):
 def test_impossible_pictures_are_refused(file, words):
     with pytest.raises(InputError, match=words):
         plots.plot_task(get_task("lite"), file)
+
+
+def test_a_picture_is_whole_or_not_there(python, tmp_path):
+    (tmp_path / "old.png").write_bytes(b"old")
+    code = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))\n"
+        "from selectivbench_hf.cli import main; sys.exit(main(['show', 'lite', '--num_sequences', '1', '--plot', sys.argv[1]]))"
+    )
+    for name in ("new.png", "old.png"):
+        result = python("-c", code, name, env={"MPLCONFIGDIR": str(tmp_path.parent / "mpl")})
+        assert result.returncode == 1
+        assert result.stderr.splitlines()[-1].startswith("error: File too large"), result.stderr
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"old.png": b"old"}
