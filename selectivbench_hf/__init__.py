@@ -21,6 +21,7 @@ _PUBLIC = {
     "score": "metrics",
     "predict_items": "metrics",
     "train": "training",
+    "StateTrainer": "trainer",
     "InputError": "errors",
     "SelectivBenchConfig": "models",
     "SelectivBenchForStateClassification": "models",
