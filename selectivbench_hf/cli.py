@@ -248,7 +248,7 @@ def _build_flags(parser):
         type=path_of("the path of a folder"),
         default="selectivbench",
         metavar="DIR",
-        help="folder to write; load_dataset(DIR, NAME) reads it (default selectivbench)",
+        help="folder to write; its path is what load_dataset takes, such as ./DIR (default selectivbench)",
     )
     parser.add_argument("--name", help="name of the config, where it shall not be the task's (one task only)")
     parser.add_argument(

@@ -9,7 +9,7 @@ The folder, for `--output selectivbench`:
 
 The card is the commit point. `load_dataset` takes the configs from it alone, so it is written first (listing nothing: loading fails with a
 name that says what to do), and replaced by a rename each time a config has come to lie under its final name. A config is written into a hidden
-`.incomplete-*` folder and renamed when its files are on the disk. So whatever moment a build is killed at, the card lists whole configs only;
+`.selectivbench-incomplete-*` folder and renamed when its files are on the disk. So whatever moment a build is killed at, the card lists whole configs only;
 a rerun sweeps the leftovers, keeps what is finished and makes the rest. A lock lets two builds into one folder wait for each other.
 """
 
@@ -44,7 +44,7 @@ from .parquet import file_hash
 from .workers import BuildError, write_splits
 
 LOCK = ".build.lock"
-INCOMPLETE = ".incomplete-"
+INCOMPLETE = ".selectivbench-incomplete-"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

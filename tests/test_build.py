@@ -370,22 +370,24 @@ def test_killed_in_the_midst_of_writing_with_workers(environment, load, tmp_path
     )
     folder = tmp_path / "selectivbench"
     until = time.time() + 60
-    while time.time() < until and not list(folder.glob(".incomplete-*/train-*.parquet")):
+    while time.time() < until and not list(folder.glob(".selectivbench-incomplete-*/train-*.parquet")):
         time.sleep(0.02)
     workers = [int(p.name) for p in Path("/proc").glob("[0-9]*") if _parent(p) == process.pid]
     process.kill()
     process.wait()
     assert len(workers) >= 2
-    while time.time() < until + 60 and any(Path(f"/proc/{pid}").exists() and _parent(Path(f"/proc/{pid}")) == 1 for pid in workers):
+    while time.time() < until + 60 and any(
+        Path(f"/proc/{pid}").exists() and _parent(Path(f"/proc/{pid}")) == 1 for pid in workers
+    ):
         time.sleep(0.1)
     assert not any(_parent(Path(f"/proc/{pid}")) for pid in workers), "workers outlive the build that was killed"
-    assert list(folder.glob(".incomplete-*"))
+    assert list(folder.glob(".selectivbench-incomplete-*"))
     assert "unfinished_build__run_selectivbench_build_again" in load("te1_noisy_gaps", ok=False)
     task = get_task("te1_noisy_gaps", **SMALL)
     told = []
     materialise.build([task], folder, progress=False, say=told.append)
     assert "removed what an interrupted build had left" in told[0]
-    assert not list(folder.glob(".incomplete-*"))
+    assert not list(folder.glob(".selectivbench-incomplete-*"))
 
 
 def test_two_builds_at_once(environment, load, tmp_path):

@@ -223,7 +223,7 @@ def test_a_signal_stops_at_once_and_cleans_up(environment, tmp_path, kind, code,
     command = [sys.executable, "-m", "selectivbench_hf.cli", "build", "te3_noisy_gaps", "--output", output, "--num_proc", str(processes)]  # fmt: skip
     process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
     until = time.time() + 60
-    while time.time() < until and not list(tmp_path.glob(f"{output}/.incomplete-*/train-*.parquet")):
+    while time.time() < until and not list(tmp_path.glob(f"{output}/.selectivbench-incomplete-*/train-*.parquet")):
         time.sleep(0.02)
     began = time.perf_counter()
     process.send_signal(kind)  # to the build alone, not to its workers
@@ -238,7 +238,7 @@ def test_a_worker_that_dies_ends_in_a_sentence(environment, tmp_path):
     command = [sys.executable, "-m", "selectivbench_hf.cli", "build", "te3_noisy_gaps", "--num_proc", "2"]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
     until = time.time() + 60
-    while time.time() < until and not list(tmp_path.glob("selectivbench/.incomplete-*/train-*.parquet")):
+    while time.time() < until and not list(tmp_path.glob("selectivbench/.selectivbench-incomplete-*/train-*.parquet")):
         time.sleep(0.02)
     workers = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -254,3 +254,14 @@ def test_a_worker_that_dies_ends_in_a_sentence(environment, tmp_path):
     assert errors.startswith("error: a worker process of the build of te3_noisy_gaps was killed"), errors
     assert errors.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_only_what_builds_left_is_swept(tmp_path):
+    for name in (".incomplete-thesis", ".git", ".cache"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_text("precious")
+    left = tmp_path / f"{materialise.INCOMPLETE}lite-abc"
+    left.mkdir()
+    build(get_task("lite", **SMALL), tmp_path)
+    assert not left.exists()
+    assert len(list(tmp_path.glob(".*/x"))) == 3
