@@ -139,14 +139,29 @@ def save(folder, step: int, tensors: dict, optimizer: dict, rng: list, state: di
             sums = {f.name: {"sha256": sha256(f), "bytes": f.stat().st_size} for f in sorted(part.iterdir())}
             (part / MANIFEST).write_text(strict_json({"step": step, "files": sums}, indent=1), encoding="utf-8")
     except OSError as error:
-        last = next(iter(listed(folder)), None)
+        last, _ = newest(folder)
         raise CheckpointError(
             out_of_room(error, folder, f"checkpoint {path.name}", needed)
             + f"; the last good checkpoint is {last.name if last else 'none'}"
         ) from None
-    for old in listed(folder)[keep:] if keep else []:
+    earlier = [p for p in listed(folder) if p.name < path.name]  # what stands above is no part of this course
+    for old in earlier[keep - 1 :] if keep else []:
         shutil.rmtree(old, ignore_errors=True)
     return path
+
+
+def set_aside(folder, step: int) -> list[str]:
+    """Rename the checkpoints above `step`, which a resume passed over, to broken-step-*: they no longer count. One notice for each."""
+    notices = []
+    for path in listed(folder):
+        if path.name > f"{PREFIX}{step:08d}":
+            place = path.with_name(f"broken-{path.name}")
+            shutil.rmtree(place, ignore_errors=True)
+            os.rename(path, place)
+            notices.append(
+                f"checkpoint {path.name} is kept as {place.name}, which no run reads; delete it as you like"
+            )
+    return notices
 
 
 def listed(folder) -> list[Path]:

@@ -197,9 +197,42 @@ def make_accelerator(args):
     return accelerator
 
 
+class SharedBuffers:
+    """A model's buffers under several processes: those that change in training (running statistics) follow process 0, step by step.
+
+    Only process 0's are saved, so the others must not go ways of their own: every process then scores the model that is saved.
+    """
+
+    def __init__(self, model, processes: int):
+        self.model = model if processes > 1 and next(model.buffers(), None) is not None else None
+        self.seen = [b.detach().clone() for b in model.buffers()] if self.model is not None else []
+
+    def share(self) -> int:
+        """Send process 0's where they changed on some process since the last call; returns how many."""
+        if self.model is None:
+            return 0
+        import torch
+        from torch.distributed import all_reduce, broadcast
+
+        buffers = list(self.model.buffers())
+        # by content: batch norm's kernels write their statistics without counting up a tensor's version
+        changed = [float(not torch.equal(a, b)) for a, b in zip(buffers, self.seen, strict=True)]
+        told = torch.tensor(changed, dtype=torch.float32, device=buffers[0].device)
+        all_reduce(told)
+        some = [i for i, flag in enumerate(told.tolist()) if flag]
+        for i in some:
+            buffer = buffers[i]
+            whole = buffer.detach().contiguous()
+            broadcast(whole, 0)
+            if whole.data_ptr() != buffer.data_ptr():
+                buffer.data.copy_(whole)
+            self.seen[i].copy_(whole)
+        return len(some)
+
+
 def on_main(accelerator, function):
-    """Call `function` on the main process only; its value, or its InputError or CheckpointError, reaches every process."""
-    out = [None, None]
+    """Call `function` on the main process only; its value, or its error, reaches every process, so that none waits for ever."""
+    out, fault = [None, None], None
     if accelerator.is_main_process:
         try:
             out[0] = function()
@@ -207,10 +240,16 @@ def on_main(accelerator, function):
             out[1] = error
         except OSError as error:
             out[1] = CheckpointError(f"could not write the run folder: {error}")
+        except Exception as error:  # a fault of ours: told in full where it happened, in words to the others
+            if accelerator.num_processes == 1:
+                raise
+            fault, out[1] = error, RuntimeError(f"process 0 failed: {type(error).__name__}: {error}")
     if accelerator.num_processes > 1:
         from accelerate.utils import broadcast_object_list
 
         broadcast_object_list(out)
+    if fault is not None:
+        raise fault
     if out[1] is not None:
         raise out[1]
     return out[0]

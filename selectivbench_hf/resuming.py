@@ -101,20 +101,22 @@ def resume(run):
         return results.Result(done, folder.path, run.model)
     if path is None:
         run.say(f"no complete checkpoint in {folder.path}: starting from the beginning")
-        _cut_back(run, notices, a, on_main)
+        _cut_back(run)
         run.state.notes += notices
         return None
     _take_up(run, Path(path), notices)
-    _cut_back(run, notices, a, on_main)
+    _cut_back(run)
     return None
 
 
-def _cut_back(run, notices, accelerator, on_main):
-    """Drop what a later, lost part of the run left behind: log lines, and a best/ that the checkpoint does not know."""
+def _cut_back(run):
+    """Put away what a later, lost part of the run left behind: log lines, checkpoints, and a best/ that the checkpoint does not know."""
     folder, state = run.folder, run.state
 
     def check():
         folder.cut_log(state.step)
+        for notice in checkpointing.set_aside(folder.path / "checkpoints", state.step):
+            run.say("notice: " + notice)
         best = folder.path / "best"
         try:
             step = json.loads((best / SELECTION).read_text(encoding="utf-8"))["step"]
@@ -125,7 +127,7 @@ def _cut_back(run, notices, accelerator, on_main):
             return state.best is not None
         return False
 
-    if on_main(accelerator, check):
+    if on_main(run.accelerator, check):
         # a later step had replaced it, so the steps that now run again will find a better one at the same place
         state.notes.append(
             f"best model of step {state.best['step']} was no longer there on resume at step {state.step}"

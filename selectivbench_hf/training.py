@@ -23,7 +23,7 @@ import time
 from .arguments import TrainingArguments, from_argv, merge
 from .checkpointing import CheckpointError
 from .errors import InputError
-from .launching import StopFlag, Stopped, leave, make_accelerator, on_main
+from .launching import SharedBuffers, StopFlag, Stopped, leave, make_accelerator, on_main
 from .runs import RunFolder, State, TrainingFailed
 
 
@@ -121,6 +121,7 @@ class _Run:
         if accelerator.num_processes > 1:
             for tensor in (*model.parameters(), *model.buffers()):
                 torch.distributed.broadcast(tensor.data, 0)
+        self.buffers = SharedBuffers(model, accelerator.num_processes)
         self.optimizer, self.groups = make_optimizer(self.model, args)
         self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
         self.state = State()
@@ -281,6 +282,9 @@ class _Run:
                 tokens += real.sum()
         totals = torch.stack([loss_sum, right, tokens, torch.zeros_like(tokens) + self.stop.code])
         self.sum_over_processes(totals)
+        if (shared := self.buffers.share()) and not any("follow process 0" in note for note in state.notes):
+            state.notes.append(f"{shared} buffer(s) of the model change in training and follow process 0")
+            self.say("notice: " + state.notes[-1])
         loss_sum, right, tokens, stopping = totals.tolist()
         grads = [p.grad for p in self.parameters if p.grad is not None]
         torch._foreach_div_(grads, tokens)
@@ -416,9 +420,9 @@ class _Run:
         from .results import build_record, write
 
         record = build_record(self, status, reason, scores or {}, which)
-        if self.main:
-            record = write(self.folder.path, record)
-        return record
+        if status == "finished":  # all processes are here; where a run breaks off they may not be
+            return on_main(self.accelerator, lambda: write(self.folder.path, record))
+        return write(self.folder.path, record) if self.main else record
 
 
 if __name__ == "__main__":

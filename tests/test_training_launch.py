@@ -336,3 +336,66 @@ def test_two_processes_stop_together(tmp_path):
         code=2,
     )
     assert "dropout is 0.1 here and was 0.2" in err
+
+
+OWN = """
+import sys, torch, selectivbench_hf as sb
+class Net(torch.nn.Module):
+    def __init__(self, v, s):
+        super().__init__()
+        torch.manual_seed(1)
+        self.norm, self.out = torch.nn.BatchNorm1d(v, momentum=0.9), torch.nn.Linear(v, s)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.bool), persistent=False)
+    def forward(self, x):
+        return self.out(self.norm(x.transpose(1, 2)).transpose(1, 2))
+task = sb.get_task("lite_noisy_gaps", num_train=44, num_validation=9, num_test=9, num_items=6, test_gaps=[10, 1])
+net = Net(task.num_symbols, task.num_states)
+result = sb.train(task, net, max_steps=8, eval_steps=4, save_steps=4, per_device_train_batch_size=4, learning_rate=0.1,
+                  per_device_eval_batch_size=2, output_dir=sys.argv[1])
+import torch.distributed as dist
+means = [None, None]
+dist.all_gather_object(means, net.norm.running_mean.tolist())
+assert means[0] == means[1]
+dist.destroy_process_group()
+"""
+
+
+def test_running_statistics_follow_process_0(tmp_path):
+    """BatchNorm sees other rows on each process; the recorded score is that of the saved model, in one process or two."""
+    (tmp_path / "own.py").write_text(OWN)
+    command = [*LAUNCH, "--multi_gpu", "--num_processes", 2, "--num_machines", 1, "--main_process_port", free_port()]
+    _, err = run([*command, tmp_path / "own.py", tmp_path / "run"], ACCELERATE_USE_CPU="1")
+    assert "follow process 0" in err
+    kept = record(tmp_path / "run")
+    assert any("follow process 0" in note for note in kept["training"]["notes"])
+    import torch
+
+    import selectivbench_hf as sb
+    from selectivbench_hf.evaluation import evaluate
+
+    space = {}
+    exec(OWN.split("task =")[0], space)
+    task = sb.get_task(str(tmp_path / "run/task.json"))
+    net = space["Net"](task.num_symbols, task.num_states)
+    state = weights(tmp_path / "run", kept["evaluation"]["checkpoint"])
+    net.load_state_dict({k: torch.from_numpy(v) for k, v in state.items()})
+    scores = evaluate(net, task, [*kept["scores"]], batch_size=2)
+    assert {s: v["loss_sum"] for s, v in scores.items()} == {s: v["loss_sum"] for s, v in kept["scores"].items()}
+
+
+FAULT = """
+import sys, accelerate
+from selectivbench_hf.launching import on_main
+a = accelerate.Accelerator()
+try:
+    on_main(a, lambda: {}["no such key"])
+except Exception as error:
+    print(a.process_index, type(error).__name__, error)
+"""
+
+
+def test_any_fault_of_process_0_reaches_the_others(tmp_path):
+    (tmp_path / "fault.py").write_text(FAULT)
+    command = [*LAUNCH, "--multi_gpu", "--num_processes", 2, "--num_machines", 1, "--main_process_port", free_port()]
+    out, _ = run([*command, tmp_path / "fault.py"], ACCELERATE_USE_CPU="1")
+    assert "0 KeyError" in out and "1 RuntimeError process 0 failed: KeyError: 'no such key'" in out
