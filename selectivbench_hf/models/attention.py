@@ -4,6 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..errors import InputError, unknown
+
 
 class Attention(nn.Module):
     """Causal softmax attention with RMSNorm on queries and keys and rotary positions (base `rope_theta`)."""
@@ -14,6 +16,9 @@ class Attention(nn.Module):
             raise ValueError(
                 f"it must be a multiple of 2 * num_heads ({2 * num_heads}), because rotation pairs channels"
             )
+        for name, value in (("rope_theta", rope_theta), ("norm_eps", norm_eps)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise InputError(f"mixer_kwargs of 'transformer': {name} is {value!r}; it must be a number above 0")
         self.num_heads, self.head_dim, self.rope_theta = num_heads, hidden_size // num_heads, rope_theta
         self.q_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.k_proj = nn.Linear(hidden_size, hidden_size, bias=False)
@@ -79,7 +84,11 @@ def gpt2(config, hidden_size: int, num_heads: int, **kwargs) -> GPT2:
     """GPT-2 with `config`'s depth, dropout and longest sequence. Dropout of attention weights is off unless asked for
     (`attn_pdrop`): it would take SDPA's quadratic path."""
     from transformers import GPT2Config
+    from transformers.activations import ACT2FN
 
+    activation = kwargs.get("activation_function", "gelu_new")
+    if not isinstance(activation, str) or activation not in ACT2FN:
+        raise unknown("activation_function", activation, ACT2FN, where="mixer_kwargs of 'gpt'")
     if hidden_size % num_heads:
         raise ValueError(f"hidden_size must be a multiple of num_heads ({num_heads})")
     fields = {"resid_pdrop": config.dropout, "embd_pdrop": config.dropout, "attn_pdrop": 0.0, **kwargs}

@@ -8,12 +8,14 @@ when such a layer is built, not before.
 Axes: B batch, T time, H heads, D channels.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 
 from ..errors import InputError, unknown
 
@@ -119,14 +121,17 @@ def get_mixer(name: str) -> Mixer:
     if ":" not in str(name):
         raise unknown("mixer", name, [*MIXERS, "my_module:build"])
     module_name, _, function = str(name).partition(":")
+    if not module_name or not function or module_name.startswith("."):
+        raise InputError(f"mixer {name!r}: write the module's full name and its function as my_module:build")
     try:
-        build = getattr(importlib.import_module(module_name), function)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0] and error.name != module_name:
-            raise
-        raise InputError(f"mixer {name!r}: there is no module {module_name!r} on Python's path") from error
-    except AttributeError as error:
-        raise InputError(f"mixer {name!r}: module {module_name!r} has no {function!r}") from error
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise InputError(f"mixer {name!r}: there is no module {module_name!r} on Python's path") from error
+        raise InputError(f"mixer {name!r}: importing {module_name!r} failed: {sentence(error)}") from error
+    build = getattr(module, function, None)
+    if build is None:
+        raise InputError(f"mixer {name!r}: module {module_name!r} has no {function!r}")
     if not callable(build):
         raise InputError(f"mixer {name!r}: {function!r} cannot be called; it must build a module")
     return Mixer(str(name), build, "module", whole="config" in _parameters(build)[0])
@@ -140,14 +145,55 @@ def build_mixer(
     kwargs = dict(mixer_kwargs or {})
     if mixer.whole:
         kwargs["config"] = config
+    if mixer.family == "module":
+        return _build_outside(mixer, hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx, **kwargs)
     try:
         return mixer.build(hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx, **kwargs)
-    except (AssertionError, ValueError, ZeroDivisionError) as error:
-        if isinstance(error, InputError):
-            raise
+    except (InputError, ImportError):
+        raise
+    except (AssertionError, ValueError, ZeroDivisionError, TypeError, KeyError) as error:
         raise InputError(
-            f"mixer {name!r} cannot be built with hidden_size={hidden_size} and {num_heads} heads: {error}"
+            f"mixer {name!r} cannot be built with hidden_size={hidden_size} and {num_heads} heads: {sentence(error)}"
         ) from error
+
+
+def _build_outside(mixer: Mixer, **kwargs):
+    from torch import nn
+
+    from .outside import check_materialised
+
+    what = f"mixer {mixer.name!r}"
+    signature = None
+    with contextlib.suppress(ValueError):  # some functions written in C do not tell their arguments
+        signature = inspect.signature(mixer.build)
+    try:
+        if signature:
+            signature.bind(**kwargs)
+    except TypeError as error:
+        raise InputError(
+            f"{what}: the function must take the keyword arguments hidden_size, num_heads, layer_idx and those of mixer_kwargs, "
+            f"and it does not ({str(error).rstrip('.')})"
+        ) from error
+    try:
+        built = mixer.build(**kwargs)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{what} cannot be built with hidden_size={kwargs['hidden_size']} and {kwargs['num_heads']} heads: {sentence(error)}"
+        ) from error
+    if not isinstance(built, nn.Module):
+        raise InputError(f"{what}: the function returned {type(built).__name__}; it must return a torch.nn.Module")
+    check_materialised(what, built, meta_allowed=True)
+    return built
+
+
+def sentence(error: BaseException) -> str:
+    """What an error of other people's code says, in one line, after its type where the text alone says little."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1]).rstrip(".")
+    plain = isinstance(error, AssertionError | ValueError | ZeroDivisionError | OSError)
+    return text if plain and text else f"{type(error).__name__}{': ' * bool(text)}{text}"
 
 
 def check_mixer(name: str, hidden_size: int, num_heads: int | None = None, mixer_kwargs: dict | None = None) -> None:
@@ -188,14 +234,32 @@ def _why_not(mixer: Mixer, hidden_size: int, num_heads: int, mixer_kwargs: dict 
 
     if mixer.family == "module":
         return None  # somebody else's builder may not survive the meta device; it reports when it is built
+    if mixer.whole and hidden_size % num_heads:
+        return f"it must be a multiple of num_heads ({num_heads})"
+    if mixer.whole and not mixer_kwargs:
+        return None
+    shape = {}
     if mixer.whole:
-        return None if hidden_size % num_heads == 0 else f"it must be a multiple of num_heads ({num_heads})"
+        shape["config"] = SimpleNamespace(dropout=0.0, max_position_embeddings=1, num_hidden_layers=1)
     try:
         with torch.device("meta"):
-            mixer.build(hidden_size=hidden_size, num_heads=num_heads, layer_idx=0, **(mixer_kwargs or {}))
+            mixer.build(hidden_size=hidden_size, num_heads=num_heads, layer_idx=0, **shape, **(mixer_kwargs or {}))
+    except (InputError, ImportError):
+        raise
     except (AssertionError, ValueError, ZeroDivisionError) as error:
-        return str(error).rstrip(".") or type(error).__name__
+        if mixer.whole:  # its width is right
+            raise _bad_kwargs(mixer, mixer_kwargs, error) from error
+        return sentence(error)
+    except Exception as error:
+        if not mixer_kwargs:
+            return sentence(error)
+        raise _bad_kwargs(mixer, mixer_kwargs, error) from error
     return None
+
+
+def _bad_kwargs(mixer: Mixer, mixer_kwargs: dict, error: Exception) -> InputError:
+    """The sentence for values that no layer can be built with."""
+    return InputError(f"mixer {mixer.name!r} cannot be built with mixer_kwargs {mixer_kwargs}: {sentence(error)}")
 
 
 def _check_kwargs(mixer: Mixer, mixer_kwargs: dict) -> None:
@@ -223,7 +287,10 @@ def _check_kwargs(mixer: Mixer, mixer_kwargs: dict) -> None:
 
 def _parameters(function) -> tuple[list[str], bool]:
     """Names of the keyword arguments, and whether any other name is taken too."""
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # some functions written in C do not tell
+        return [], True
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self"]
     return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
 

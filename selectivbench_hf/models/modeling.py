@@ -16,6 +16,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from ..errors import InputError
 from .configuration import SelectivBenchConfig
 from .mixers import build_mixer, check_mixer, get_mixer, needs_kernels
+from .outside import check_outside, check_shared
 
 IGNORED_LABEL = -100
 
@@ -89,12 +90,17 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         super().__init__(config)
         check_mixer(config.mixer, config.hidden_size, config.num_heads, config.mixer_kwargs)
         _enable_kernels(config.mixer)
+        outside = get_mixer(config.mixer).family == "module"
+        if outside:
+            check_outside(config)
         self.encoder = nn.Linear(config.num_symbols, config.hidden_size)
         layers = 1 if get_mixer(config.mixer).whole else config.num_hidden_layers
         built = [
             build_mixer(config.mixer, config.hidden_size, config.num_heads, index, config.mixer_kwargs, config=config)
             for index in range(layers)
         ]
+        if outside:
+            check_shared(config.mixer, built)
         if get_mixer(config.mixer).whole:
             self.backbone, self.norm = built[0], nn.Identity()
         else:

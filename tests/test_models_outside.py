@@ -1,0 +1,82 @@
+"""Mixers and modules from outside the package: what is refused, each in one sentence, and what is left as it was."""
+
+import pytest
+import torch
+from models_helper import SYMBOLS, config, ids, model
+from torch import nn
+
+from selectivbench_hf import models
+from selectivbench_hf.errors import InputError
+
+REFUSED = [
+    ("shared", {}, "shares weights: 'weight' of layer 1 is 'weight' of layer 0"),
+    ("tied", {}, "shares weights: 'b.weight' of layer 0 is 'a.weight' of layer 0"),
+    ("random_buffer", {}, "buffer 'table'.*not saved"),
+    ("random_attribute", {}, "not in its state_dict"),
+    ("acausal", {}, "not causal.*step 63"),
+    ("acausal", {"zero": True}, "not causal"),
+    ("wide", {}, r"returned shape \(1, 64, 33\)"),
+    ("lazy", {}, "lazy parameter 'weight'"),
+    ("number", {}, "returned int; it must return a torch.nn.Module"),
+    ("signature", {}, "hidden_size, num_heads, layer_idx"),
+    ("broken", {}, "cannot be built"),
+    ("deaf", {}, "fails on an input of shape"),
+]
+
+
+@pytest.mark.parametrize(("function", "kwargs", "text"), REFUSED)
+def test_a_mixer_that_cannot_work_is_refused_in_one_sentence(function, kwargs, text):
+    with pytest.raises(InputError, match=text) as caught:
+        model(f"outside_mixers:{function}", mixer_kwargs=kwargs)
+    assert "\n" not in str(caught.value) and f"'outside_mixers:{function}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "text"),
+    [("os:getcwd", "hidden_size, num_heads"), (":build", "my_module:build"), ("os:", "my_module:build")],
+)
+def test_a_name_that_is_no_builder(mixer, text):
+    with pytest.raises(InputError, match=text) as caught:
+        model(mixer, mixer_kwargs={})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_that_does_not_import(tmp_path, monkeypatch):
+    (tmp_path / "half_written_mixer.py").write_text("def build(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match="importing 'half_written_mixer' failed: SyntaxError"):
+        models.check_mixer("half_written_mixer:build", 64)
+
+
+def test_a_good_mixer_passes_and_the_random_numbers_stay(tmp_path):
+    torch.manual_seed(5)
+    made = models.SelectivBenchForStateClassification(config("outside_mixers:fourier"))
+    torch.manual_seed(5)
+    nn.Linear(SYMBOLS, 32)  # the encoder is drawn first
+    assert torch.equal(made.backbone[0].mixer.filter, torch.randn(4096, 32))
+    made.eval().save_pretrained(tmp_path)
+    again = models.SelectivBenchForStateClassification.from_pretrained(tmp_path)
+    assert torch.equal(again(input_ids=ids()).logits, made(input_ids=ids()).logits)
+
+
+KWARGS = [
+    ("gla", {"expand_k": "big"}, "'expand_k': 'big'"),
+    ("gla", {"expand_k": -1}, "'expand_k': -1"),
+    ("gpt", {"activation_function": "gelu_neww"}, "did you mean 'gelu_new'"),
+    ("gpt", {"activation_function": 3}, "unknown activation_function '3'"),
+    ("gpt", {"n_inner": -5}, "'n_inner': -5"),
+    ("gpt", {"attn_pdrop": 2.0}, "'attn_pdrop': 2.0"),
+    ("transformer", {"rope_theta": 0}, "rope_theta is 0; it must be a number above 0"),
+    ("transformer", {"rope_theta": "big"}, "rope_theta is 'big'"),
+    ("transformer", {"norm_eps": -1.0}, "norm_eps is -1.0"),
+]
+
+
+@pytest.mark.parametrize(("mixer", "kwargs", "text"), KWARGS)
+def test_values_that_no_layer_can_have(mixer, kwargs, text):
+    if mixer == "gla":
+        pytest.importorskip("triton")
+        pytest.importorskip("fla")
+    with pytest.raises(InputError, match=text) as caught:
+        models.check_mixer(mixer, 64, None, kwargs)
+    assert "\n" not in str(caught.value)
