@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from models_helper import SYMBOLS, config, ids, model
+from models_helper import STATES, SYMBOLS, config, ids, model
 from torch import nn
 
 from selectivbench_hf import models
@@ -80,3 +80,47 @@ def test_values_that_no_layer_can_have(mixer, kwargs, text):
     with pytest.raises(InputError, match=text) as caught:
         models.check_mixer(mixer, 64, None, kwargs)
     assert "\n" not in str(caught.value)
+
+
+class Task:
+    """What wrapping looks at."""
+
+    num_symbols, num_states = SYMBOLS, STATES
+
+
+class Answers(nn.Module):
+    """A linear model whose answer is changed on its way out."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.linear, self.change = nn.Linear(SYMBOLS, STATES), change
+
+    def forward(self, x):
+        """Logits, changed."""
+        return self.change(self.linear(x))
+
+
+WRAPPED = [
+    (lambda: nn.Linear(SYMBOLS, STATES, device="meta"), "'weight' on the meta device"),
+    (lambda: nn.Linear(SYMBOLS, STATES).bfloat16(), "'weight' in bfloat16; parameters must be float32"),
+    (lambda: nn.Linear(SYMBOLS, STATES).double(), "'weight' in float64"),
+    (lambda: nn.LazyLinear(STATES), "lazy parameter 'weight'"),
+    (lambda: Answers(lambda out: out.detach()), "without a gradient"),
+    (lambda: Answers(lambda out: out.detach().numpy()), "returned ndarray"),
+    (lambda: Answers(lambda out: None), "returned NoneType"),
+]
+
+
+@pytest.mark.parametrize("index", range(len(WRAPPED)))
+def test_a_module_that_cannot_learn(index):
+    make, text = WRAPPED[index]
+    with pytest.raises(InputError, match=text) as caught:
+        models.wrap_module(make(), Task())(input_ids=ids())
+    assert "\n" not in str(caught.value)
+
+
+def test_detached_logits_are_fine_for_evaluation():
+    net = models.wrap_module(Answers(lambda out: out.detach()), Task())
+    with torch.no_grad():
+        assert net.train()(input_ids=ids()).logits.shape == (3, 97, STATES)
+    assert net.eval()(input_ids=ids()).logits.shape == (3, 97, STATES)

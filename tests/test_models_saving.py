@@ -87,12 +87,79 @@ def test_a_file_that_does_not_fit_is_refused(tmp_path, harm):
     else:
         tensors[key] = torch.zeros(3, 3)
     save_file(tensors, file, {"format": "pt"})
-    with pytest.raises(
-        (InputError, RuntimeError), match=key.replace(".", r"\.") if harm != "reshaped" else "mismatch|size"
-    ):
+    for kwargs in ({}, {"ignore_mismatched_sizes": True}):
+        with pytest.raises(InputError, match=key.replace(".", r"\.")) as caught:
+            SelectivBenchForStateClassification.from_pretrained(tmp_path, **kwargs)
+        assert "\n" not in str(caught.value) and repr(str(tmp_path)) in str(caught.value)
+    if harm == "reshaped":
+        assert "(3, 3) in the file, (16, 32) in the model" in str(caught.value)
+
+
+def _cut(name, size):
+    def harm(folder):
+        (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+    return harm
+
+
+def _write(text):
+    return lambda folder: (folder / "config.json").write_text(text)
+
+
+def _change(**fields):
+    def harm(folder):
+        import json
+
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **fields}))
+
+    return harm
+
+
+DAMAGES = [
+    (_cut("model.safetensors", 1000), "weights file is damaged or cut off"),
+    (_cut("model.safetensors", -1), "weights file is damaged or cut off"),
+    (_cut("model.safetensors", 0), "weights file is damaged or cut off"),
+    (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
+    (lambda folder: (folder / "config.json").unlink(), "config.json"),
+    (_cut("config.json", 40), "not JSON"),
+    (_write(""), "not JSON"),
+    (_write("{}"), "no model type; 'selectivbench' is needed"),
+    (_write("[]"), "holds list"),
+    (_change(model_type="bert"), "model type 'bert'; 'selectivbench' is needed"),
+    (_change(hidden_size=64), r"do not fit.*\(32, 32\) in the file, \(64, 64\) in the model"),
+    (_change(hidden_size="wide"), "hidden_size"),
+    (_change(hidden_size=-4), "hidden_size"),
+    (_change(mixer="transfromer"), "did you mean 'transformer'"),
+    (_change(mixer="gla", mixer_kwargs={}), "do not fit"),
+    (_change(num_hidden_layers=1), "unexpected keys"),
+    (_change(num_heads=0), "num_heads"),
+    (_change(num_heads="x"), "num_heads"),
+    (_change(mixer_kwargs=[1]), "mixer_kwargs"),
+    (_change(mixer=None), "mixer"),
+    (_change(hiden_size=3), "did you mean 'hidden_size'"),
+]
+
+
+@pytest.mark.parametrize("index", range(len(DAMAGES)))
+def test_a_damaged_folder_is_refused_in_one_sentence(tmp_path, index, caplog):
+    harm, text = DAMAGES[index]
+    model("transformer").save_pretrained(tmp_path)
+    harm(tmp_path)
+    with pytest.raises(InputError, match=text) as caught:
         SelectivBenchForStateClassification.from_pretrained(tmp_path)
-    with pytest.raises((InputError, RuntimeError)):
-        SelectivBenchForStateClassification.from_pretrained(tmp_path, ignore_mismatched_sizes=True)
+    assert "\n" not in str(caught.value) and repr(str(tmp_path)) in str(caught.value), str(caught.value)
+    assert not caplog.records, caplog.records
+    assert len(str(caught.value)) < 900
+
+
+@pytest.mark.parametrize("where", ["/nowhere/at/all", "./nowhere", "a/b/c", 3, "owner-nobody/no-such-model"])
+def test_a_place_without_a_model(where):
+    kwargs = {"local_files_only": True} if where == "owner-nobody/no-such-model" else {}
+    with pytest.raises(InputError) as caught:
+        SelectivBenchForStateClassification.from_pretrained(where, **kwargs)
+    assert "\n" not in str(caught.value)
+    assert str(where) in str(caught.value) or where == 3
 
 
 def test_dropout_and_shape_come_back(tmp_path):

@@ -1,10 +1,12 @@
 """`SelectivBenchConfig`: everything that fixes a model's shape, saved as config.json beside its weights."""
 
+from types import NoneType
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
 from ..errors import InputError, unknown
+from .loading import check_config
 from .mixers import check_mixer, heads_for
 
 BLOCKS = ("matched", "paper")
@@ -71,6 +73,20 @@ class SelectivBenchConfig(PreTrainedConfig):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
+        for name in ("num_heads", "intermediate_size"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InputError(
+                    f"{name} is {value!r}; it must be a whole number of at least 1, or None for the default"
+                )
+        for name in ("initializer_range", "norm_eps", "dropout"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                raise InputError(f"{name} is {value!r}; it must be a number of at least 0")
+        if not isinstance(self.mixer_kwargs, dict | NoneType):
+            raise InputError(
+                f"mixer_kwargs is {self.mixer_kwargs!r}; it must map names to values, as in {{'expand_k': 1.0}}"
+            )
         if self.block not in BLOCKS:
             raise unknown("block", self.block, BLOCKS)
         if not 0 <= self.dropout < 1:
@@ -87,6 +103,13 @@ class SelectivBenchConfig(PreTrainedConfig):
             self.num_heads = heads_for(self.hidden_size)
         if self.intermediate_size is None:
             self.intermediate_size = -(-8 * self.hidden_size // 3 // 8) * 8
+
+    @classmethod
+    def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):
+        """As in transformers, but a configuration of another model type is an error, not a warning."""
+        config, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        check_config(pretrained_model_name_or_path, config, cls.model_type)
+        return config, rest
 
     @classmethod
     def for_task(cls, task, *, mixer: str = "gla", **fields) -> "SelectivBenchConfig":

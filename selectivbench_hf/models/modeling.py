@@ -15,8 +15,9 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from ..errors import InputError
 from .configuration import SelectivBenchConfig
+from .loading import one_sentence, refuse_misfits
 from .mixers import build_mixer, check_mixer, get_mixer, needs_kernels
-from .outside import check_outside, check_shared
+from .outside import check_materialised, check_outside, check_shared
 
 IGNORED_LABEL = -100
 
@@ -221,23 +222,14 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                         unsaved[name].copy_(buffer)
 
     @classmethod
-    def from_pretrained(cls, *args, output_loading_info: bool = False, **kwargs):
-        """As in transformers, but a file that lacks a tensor, or has one too many or of another shape, is an error."""
-        model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
-        wrong = {
-            kind: sorted(map(str, info.get(kind) or ()))
-            for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
-        }
-        wrong = {kind: keys for kind, keys in wrong.items() if keys}
-        if wrong:
-            where = args[0] if args else kwargs.get("pretrained_model_name_or_path")
-            raise InputError(
-                f"the weights in {str(where)!r} do not fit the model: "
-                + "; ".join(
-                    f"{kind.replace('_', ' ')}: {', '.join(keys[:5])}{' ...' * (len(keys) > 5)}"
-                    for kind, keys in wrong.items()
-                )
-            )
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
+        """As in transformers, but whatever does not fit is one InputError: a damaged or missing file, a configuration of another
+        model, a tensor that is missing, of another shape, or one too many."""
+        where = pretrained_model_name_or_path
+        kwargs["ignore_mismatched_sizes"] = True  # they are refused here, in one sentence with the shapes
+        with one_sentence(where, cls.config_class.model_type, kwargs.get("subfolder") or "", "config" in kwargs):
+            model, info = super().from_pretrained(where, *args, output_loading_info=True, **kwargs)
+            refuse_misfits(where, info)
         return (model, info) if output_loading_info else model
 
     def __setstate__(self, state):
@@ -274,11 +266,18 @@ class WrappedModule(nn.Module):
             input_features = F.one_hot(input_ids, self.num_symbols + 1)[..., : self.num_symbols].float()
         out = self.module(input_features)
         out = out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
+        name = type(self.module).__name__
+        if not isinstance(out, torch.Tensor):
+            raise InputError(f"the module {name} returned {type(out).__name__}; a tensor of logits is needed")
+        if self.training and torch.is_grad_enabled() and not out.requires_grad:
+            raise InputError(
+                f"the module {name} returned logits without a gradient: they are detached or computed under no_grad, "
+                "or no parameter requires one, so nothing can be learned"
+            )
         wanted = (*input_features.shape[:2], self.num_states)
         if tuple(out.shape) != wanted:
             raise InputError(
-                f"the module {type(self.module).__name__} returned shape {tuple(out.shape)}; "
-                f"(batch, steps, states) = {wanted} is needed"
+                f"the module {name} returned shape {tuple(out.shape)}; (batch, steps, states) = {wanted} is needed"
             )
         return out
 
@@ -289,6 +288,14 @@ def wrap_module(module: nn.Module, task) -> nn.Module:
         return module
     if not isinstance(module, nn.Module):
         raise InputError(f"a model is the name of a mixer or a torch.nn.Module, not {type(module).__name__}")
+    name = f"the module {type(module).__name__}"
+    check_materialised(name, module)
+    for key, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise InputError(
+                f"{name} has {key!r} in {str(parameter.dtype).removeprefix('torch.')}; parameters must be float32 "
+                "(call module.float(); half precision is the option `precision`)"
+            )
     return WrappedModule(module, task.num_symbols, task.num_states)
 
 
