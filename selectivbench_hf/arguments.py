@@ -16,7 +16,7 @@ import typing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .errors import InputError, unknown
+from .errors import InputError, nearest, unknown
 
 _CHOICES = {
     "block": ("matched", "paper"),
@@ -48,6 +48,29 @@ _AT_LEAST = {
     "adam_beta1": 0,
     "adam_beta2": 0,
     "adam_epsilon": 0,
+}
+_SEEDS = ("model_seed", "data_seed")
+_LARGEST = 2**63 - 1  # of whole numbers: what a seed may be, and more than any other may mean
+_ALIASES = {  # names of other trainers, or short for ours
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "bs": "per_device_train_batch_size",
+    "batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "eval_batch_size": "per_device_eval_batch_size",
+    "epochs": "num_train_epochs",
+    "num_epochs": "num_train_epochs",
+    "steps": "max_steps",
+    "num_steps": "max_steps",
+    "seed": "model_seed",
+    "warmup": "warmup_steps",
+    "scheduler": "lr_scheduler_type",
+    "layers": "num_hidden_layers",
+    "num_layers": "num_hidden_layers",
+    "heads": "num_heads",
+    "model": "mixer",
+    "output": "output_dir",
+    "grad_accum": "gradient_accumulation_steps",
 }
 GLOBAL_BATCH = 64  # sequences per optimiser step where per_device_train_batch_size is not given (the paper's)
 
@@ -169,6 +192,8 @@ def plain_value(text: str, where: str):
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if _INT.fullmatch(text):
+        if len(text) > 20:
+            raise InputError(f"{where}: {_short(text)} is too large a whole number; at most {_LARGEST}")
         return int(text)
     if _GUESSED.fullmatch(text):
         raise InputError(
@@ -205,24 +230,28 @@ def convert(name: str, kind: tuple, value):
         raise InputError(f"{name} must be true or false, not {value!r}")
     if wanted is int:
         if text is not None and _INT.fullmatch(text.replace(",", "x")):
-            value = int(text)
+            value = int(text) if len(text) <= 20 else (-1 if text[0] == "-" else 1) * (_LARGEST + 1)
+            if abs(value) > _LARGEST:
+                raise _too_large(name, text)
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise InputError(f"{name} must be a whole number such as 64, not {value if text is None else text!r}")
         value = int(value)
+        if abs(value) > _LARGEST:
+            raise _too_large(name, str(value) if value.bit_length() < 10_000 else "the number given")
     elif wanted is float:
         try:
             value = float(value) if text is None or _FLOAT.fullmatch(text) else math.nan
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             value = math.nan
         if isinstance(value, bool) or not math.isfinite(value):
             raise InputError(f"{name} must be a finite number such as 1e-3, not {text or value!r}")
     elif wanted is dict:
         if text is not None:
             try:
-                value = json.loads(text, parse_constant=_no_constant)
+                value = read_json(text)
             except ValueError as error:
                 raise InputError(
-                    f"{name} must be a JSON object such as '{{\"expand_k\": 1.0}}', not {text!r} ({error})"
+                    f"{name} must be a JSON object such as '{{\"expand_k\": 1.0}}', not {_short(text)!r} ({error})"
                 ) from None
         if not isinstance(value, dict):
             raise InputError(f"{name} must be a mapping, not {value!r}")
@@ -231,6 +260,9 @@ def convert(name: str, kind: tuple, value):
         if text is not None:
             value = [part for part in re.split(r"[,\s]+", text.strip("[]")) if part]
         value = [str(v).strip("\"'") for v in value]
+        twice = next((v for i, v in enumerate(value) if v in value[:i]), None)
+        if twice is not None:
+            raise InputError(f"{name} names {twice!r} twice")
         value = [] if [v.lower() for v in value] == ["none"] else value
     elif wanted is str:
         if name == "task" and not isinstance(value, str):
@@ -245,6 +277,47 @@ def convert(name: str, kind: tuple, value):
     return value
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:60]}... ({len(text):,} characters)"
+
+
+def _too_large(name: str, text: str) -> InputError:
+    least = _AT_LEAST.get(name, 0)
+    return InputError(f"{name} must be a whole number from {least} to {_LARGEST}, not {_short(text)}")
+
+
+def read_json(text: str):
+    """JSON from a flag; ValueError for what is not strict: NaN, a key that stands twice, a nesting or a number without bounds."""
+
+    def pairs(items):
+        out = {}
+        for key, value in items:
+            if key in out:
+                raise ValueError(f"the key {key!r} stands twice")
+            out[key] = value
+        return out
+
+    def whole(digits):
+        if len(digits) > 20:
+            raise ValueError(f"a whole number of {len(digits):,} digits is too large")
+        return int(digits)
+
+    try:
+        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=pairs, parse_int=whole)
+    except RecursionError:
+        raise ValueError("it nests too deeply") from None
+
+
+def _unknown(kind: str, name: str, allowed, where: str = "") -> InputError:
+    """errors.unknown, which also knows what other trainers call our arguments."""
+    dashes = name[: len(name) - len(name.lstrip("-"))]
+    ours = _ALIASES.get(name.lstrip("-").replace("-", "_").lower())
+    if ours and dashes + ours in allowed:
+        place = f" in {where}" if where else ""
+        return InputError(f"unknown {kind} {name!r}{place}; did you mean {dashes + ours!r}?")
+    return unknown(kind, name, allowed, where)
+
+
 def _no_constant(word):
     raise ValueError(f"{word} is not JSON")
 
@@ -253,9 +326,9 @@ def task_value(name: str, value):
     """A builder keyword's value from a flag or a file: JSON where it is JSON, else text."""
     if isinstance(value, str) and not isinstance(value, Plain) and value[:1] in "[{":
         try:
-            return json.loads(value, parse_constant=_no_constant)
+            return read_json(value)
         except ValueError as error:
-            raise InputError(f"{name}: {value!r} is not valid JSON ({error})") from None
+            raise InputError(f"{name}: {_short(value)!r} cannot be read as JSON ({error})") from None
     return _nested(value, name)
 
 
@@ -268,6 +341,8 @@ def load_yaml(path) -> dict:
 
     try:
         node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise InputError(f"{path} nests too deeply") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"cannot read the configuration file {str(path)!r}: {getattr(error, 'strerror', None) or error}"
@@ -281,9 +356,14 @@ def load_yaml(path) -> dict:
     return _build(node, str(path))
 
 
-def _build(node, where):
+def _build(node, where, above=()):
     import yaml
 
+    if node in above:
+        raise InputError(f"{where}: an alias such as *name stands inside the value that it names")
+    if len(above) > 50:
+        raise InputError(f"{where.split(':')[0]} nests too deeply")
+    above = (*above, node)
     if isinstance(node, yaml.MappingNode):
         out = {}
         for key, value in node.value:
@@ -291,10 +371,10 @@ def _build(node, where):
                 raise InputError(f"{where}: keys must be names")
             if key.value in out:
                 raise InputError(f"{where}: {key.value!r} stands twice")
-            out[key.value] = _build(value, f"{where}: {key.value}")
+            out[key.value] = _build(value, f"{where}: {key.value}", above)
         return out
     if isinstance(node, yaml.SequenceNode):
-        return [_build(v, where) for v in node.value]
+        return [_build(v, where, above) for v in node.value]
     if node.tag.startswith("!") or node.tag.startswith("tag:yaml.org,2002:python"):
         raise InputError(f"{where}: tags such as {node.tag!r} are not allowed")
     return Plain(node.value) if node.style is None else str(node.value)
@@ -316,7 +396,7 @@ def merge(*sources: tuple[str, dict]) -> dict:
                 task_kwargs[name] = task_value(name, value)
             else:
                 flag = "--" if where == "flags" else ""
-                raise unknown(
+                raise _unknown(
                     "flag" if flag else "argument",
                     flag + name,
                     [flag + n for n in (*fields, *keywords)],
@@ -366,7 +446,7 @@ def from_argv(argv=None, prog=None, description=None) -> TrainingArguments:
         name = rest[0].split("=")[0]
         if not name.startswith("-"):
             raise InputError(f"unexpected argument {rest[0]!r}: every value belongs to a flag such as --task NAME")
-        raise unknown("flag", name, ["--config", *("--" + n for n in (*kinds(), *task_keywords()))])
+        raise _unknown("flag", name, ["--config", *("--" + n for n in (*kinds(), *task_keywords()))])
     path = flags.pop("config", None)
     for name, value in flags.items():
         if name in task_keywords():
@@ -382,16 +462,57 @@ def from_argv(argv=None, prog=None, description=None) -> TrainingArguments:
         sources.insert(0, (str(path), load_yaml(path)))
     values = merge(*sources)
     if values.get("resume") and values.get("output_dir"):
-        saved = Path(values["output_dir"]) / SAVED
-        if saved.is_file():
-            base = load_yaml(saved)
-            if "task" in values or str(base.get("task", "")).endswith(
-                ".json"
-            ):  # keywords belong to their task; task.json holds both
-                base.pop("task_kwargs", None)
-                base["task"] = str(saved.with_name("task.json"))
-            values = merge((str(saved), base), ("flags", values))
+        values = _going_on(values, chosen="task" in values or path is not None)
     return TrainingArguments(**values)
+
+
+def _going_on(values: dict, chosen: bool) -> dict:
+    """The flags and file of a resumption on top of what the run was started with. `chosen`: they say what to train where nothing is."""
+    folder = Path(values["output_dir"])
+    saved = folder / SAVED
+    if not saved.is_file():
+        if chosen:
+            return values
+        if (folder / "run.json").is_file():
+            raise InputError(
+                f"cannot resume {folder}: {SAVED} is missing, so what the run was started with is unknown; give --task and its flags again"
+            )
+        runs = [p.parent.name for p in folder.parent.glob("*/run.json")] if folder.parent.is_dir() else []
+        close = nearest(folder.name, runs)
+        hint = f"; did you mean {str(folder.parent / close[0])!r}?" if close else ""
+        raise InputError(f"there is no run to resume at {folder}{hint}")
+    base = started_with(saved)
+    if base.get("mixer") == "module":
+        raise InputError(
+            f"{folder} was made by sb.train with a module of its own; resume it in Python with sb.train(task, module, ..., "
+            f"output_dir={str(folder)!r}, resume=True)"
+        )
+    own = folder / "task.json"
+    name = str(base.get("task", ""))
+    if name.endswith(".json"):  # a Task made in Python: task.json holds its keywords, wherever the folder lies now
+        base["task"] = str(own)
+        try:
+            name = json.loads(own.read_text(encoding="utf-8")).get("name")
+        except (OSError, ValueError, AttributeError):
+            name = None
+        base.pop("task_kwargs", None)
+        if values.get("task") == name:
+            values = {k: v for k, v in values.items() if k != "task"}
+    elif "task" in values and values["task"] != name:
+        base.pop("task_kwargs", None)  # keywords belong to their task
+    return merge((str(saved), base), ("flags", values))
+
+
+def started_with(saved: Path) -> dict:
+    """What training_args.yaml of a run folder says; InputError when nothing is left in it."""
+    base = load_yaml(saved)
+    missing = [n for n in ("task", "mixer", "hidden_size") if n not in base]
+    if missing:
+        what = f"lacks {', '.join(missing)}" if base else "is empty"
+        raise InputError(
+            f"cannot resume {saved.parent}: {saved} {what}; it is damaged, so what the run was started with is unknown (restore it)"
+        )
+    return base
 
 
 SAVED = "training_args.yaml"  # in the run folder: feed it to --config to repeat the run

@@ -7,11 +7,14 @@ order), weights and arithmetic are float32, and noise is a function of the examp
 Axes: B batch, T time, D channels, S states.
 """
 
+import math
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from .errors import InputError, unknown
+from .saved import load_model, open_saved
 
 CHUNK = 256  # steps that pass the head at once; fixed, so that the order of every sum is
 _STEPS = 1 << 16  # B*T of one forward pass
@@ -63,9 +66,22 @@ def evaluate(
     training = model.training
     model.eval()
     try:
-        return _evaluate(model, task, work, accelerator, stop, say, pace)
+        scores = _evaluate(model, task, work, accelerator, stop, say, pace)
     finally:
         model.train(training)
+    if accelerator is None:
+        for line in not_finite(scores):
+            warnings.warn(line, RuntimeWarning, stacklevel=2)
+    return scores
+
+
+def not_finite(scores: dict) -> list[str]:
+    """One line for each split whose loss is NaN or infinite: its counts mean nothing."""
+    return [
+        f"{split}: the loss is not finite ({s['loss']}), as it is where weights are NaN or infinite: these scores mean nothing"
+        for split, s in scores.items()
+        if s["loss"] is not None and not math.isfinite(s["loss"])
+    ]
 
 
 def _evaluate(model, task, work, accelerator, stop, say, pace):
@@ -180,58 +196,15 @@ def _duration(seconds: float) -> str:
 # ---------------------------------------------------------------- selectivbench evaluate
 
 
-def open_saved(where: str):
-    """(model folder or Hub id, record or None) of a run folder, a folder with a saved model, or a Hub repository."""
-    from .arguments import SAVED
-    from .results import RECORD, read
-
-    path = Path(where)
-    if (path / SAVED).is_file():
-        records = read(path)
-        record = records[-1] if records else None
-        which = (record or {}).get("evaluation", {}).get("checkpoint") or (
-            "best" if (path / "best").is_dir() else "last"
-        )
-        if not (path / which).is_dir():
-            raise InputError(f"{where} holds no saved model yet (no folder {which}/): the run has not got that far")
-        return str(path / which), record
-    if path.is_dir() and any((path / name).exists() for name in ("config.json", "model.safetensors")):
-        beside = path.parent if path.name in ("best", "last") else path
-        records = read(beside) if (beside / RECORD).is_file() else []
-        record = records[-1] if records else None
-        if record and path.name in ("best", "last") and record["evaluation"]["checkpoint"] != path.name:
-            record = None  # the record is about the other one
-        return str(path), record
-    if path.exists() or where.count("/") != 1 or where.startswith((".", "/", "~")):
-        raise InputError(f"{where!r} is no run folder, no folder with a saved model, and no Hub repository OWNER/NAME")
-    return where, None
-
-
-def load_model(where: str):
-    """The saved model, in float32, from a folder or the Hub; one sentence when it cannot be."""
-    from .models import SelectivBenchForStateClassification
-    from .runs import no_bars
-
-    if Path(where).is_dir() and not (Path(where) / "config.json").is_file():
-        raise InputError(
-            f"{where} has weights but no config.json: it is a module of your own; build it, load the weights, and call selectivbench_hf.evaluation.evaluate"
-        )
-    try:
-        with no_bars():
-            return SelectivBenchForStateClassification.from_pretrained(where)
-    except InputError:
-        raise
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot load a model from {where!r}: {str(error).splitlines()[0]}") from None
-
-
 def compare(
-    scores: dict, record: dict | None, task, max_sequences, backend: str, device: str
+    scores: dict, record: dict | None, task, max_sequences, backend: str, device: str, why: str | None = None
 ) -> tuple[dict, list[str], bool]:
-    """(split -> equal?, lines that tell every difference, whether the outcome is a failure) of new scores against a record."""
+    """(split -> equal?, lines that tell every difference, whether the outcome is a failure) of new scores against a record.
+
+    `why`: the reason where there is no record, or none with scores."""
     equal, lines, failed = {}, [], False
     if record is None or not record["scores"]:
-        return equal, ["no recorded score to compare with"], False
+        return equal, [f"no recorded score to compare with{': ' + why if why else ''}"], False
     same = (
         record["model"]["kernel_backend"] == backend
         and record["hardware"]["device"].split(",")[0] == device.split(",")[0]
@@ -263,7 +236,8 @@ def compare(
 
 
 def main(argv=None) -> int:
-    """`selectivbench evaluate`; returns the exit code: 0; 1 when the record differs on the same backend; 2 for bad input."""
+    """`selectivbench evaluate`; returns the exit code: 0; 2 for bad input; 1 when the record differs on the same backend, when a run has no record
+    to compare with, or when a loss is not finite."""
     from .launching import Stopped
 
     try:
@@ -328,13 +302,12 @@ def _main(argv):
     }
     if any(v is not None and v < 1 for v in limits.values()):
         raise InputError("--max_eval_sequences and --per_device_eval_batch_size must be at least 1")
-    folder, record = open_saved(known.run)
+    folder, record, why = open_saved(known.run)
     if known.task is not None:
         task = get_task(known.task, **keywords)
     else:
-        saved = next(
-            (p for p in (Path(known.run) / "task.json", Path(known.run).parent / "task.json") if p.is_file()), None
-        )
+        places = (Path(known.run) / "task.json", Path(known.run).parent / "task.json")
+        saved = next((p for p in places if p.is_file()), None)
         if saved is None:
             raise InputError("--task is needed: this model has no run folder that says which task it was trained on")
         task = get_task(str(saved), **keywords)
@@ -350,7 +323,7 @@ def _main(argv):
         )
     maximum = limits["max_eval_sequences"] or (record["evaluation"]["max_sequences"] if own else None)
     batch_size = limits["per_device_eval_batch_size"] or (
-        record["arguments"]["per_device_eval_batch_size"] if record else 64
+        record["arguments"].get("per_device_eval_batch_size", 64) if record else 64
     )
 
     from accelerate import Accelerator
@@ -372,11 +345,17 @@ def _main(argv):
         f"{task.describe()}; model: {folder}; kernels: {backend}; {accelerator.device}, {accelerator.num_processes} process(es)"
         + (f"; the first {maximum} sequences of each split" if maximum else "")
     )
-    scores = finite(
-        evaluate(model, task, splits, max_sequences=maximum, batch_size=batch_size, accelerator=accelerator, say=say)
+    scores = evaluate(
+        model, task, splits, max_sequences=maximum, batch_size=batch_size, accelerator=accelerator, say=say
     )
+    bad, scores = not_finite(scores), finite(scores)
     leave(accelerator)
-    equal, lines, failed = compare(scores, record, task, maximum, backend, device_name(accelerator.device))
+    equal, lines, failed = compare(scores, record, task, maximum, backend, device_name(accelerator.device), why)
+    chosen = known.task or known.splits or keywords or limits["max_eval_sequences"]
+    failed |= bool(bad) or bool(
+        (record or why) and not equal and not chosen
+    )  # a run's own score, and none to hold it to
+    lines = bad + lines
     if main_process:
         if known.json:
             print(

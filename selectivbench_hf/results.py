@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .checkpointing import strict_json, write_text
+from .errors import unknown
 
 RECORD = "results.jsonl"
 RECORD_VERSION = 1
@@ -91,10 +92,49 @@ def read(path) -> list[dict]:
                 if not isinstance(record, dict):
                     raise ValueError("not an object")
                 out.append(record)
-            except ValueError:
+            except (ValueError, RecursionError):
                 cut = "" if line.endswith("\n") else ", cut in mid-line,"
                 print(f"notice: line {number} of {path}{cut} is no record and is skipped", file=sys.stderr)
     return out
+
+
+def gaps(record) -> str | None:
+    """What a record lacks that its readers need ("task/fingerprint"), by the schema's required names; None when it is whole."""
+    top = schema()
+    for name in top["required"]:
+        if name not in record:
+            return name
+        inner = top["properties"][name]
+        if inner.get("type") == "object":
+            if not isinstance(record[name], dict):
+                return name
+            for key in inner.get("required", ()):
+                if key not in record[name]:
+                    return f"{name}/{key}"
+    for split, scores in record["scores"].items():
+        for key in top["properties"]["scores"]["additionalProperties"]["required"]:
+            if not isinstance(scores, dict) or key not in scores:
+                return f"scores/{split}/{key}"
+    return None
+
+
+def latest(path, run_id: str | None = None) -> tuple[dict | None, str | None]:
+    """(the last whole record of a run folder or file, None), or (None, one sentence that says what is wrong with the file)."""
+    path = Path(path)
+    path = path / RECORD if path.is_dir() else path
+    if not path.is_file():
+        return None, f"there is no {path}: the run has written no record yet"
+    lines = read(path)
+    if not lines:
+        empty = not path.read_bytes().strip()
+        return None, f"{path} {'is empty' if empty else 'is damaged: none of its lines is a record'}"
+    lines = [r for r in lines if run_id is None or r.get("run_id") == run_id]
+    if not lines:
+        return None, f"{path} holds no record of this run"
+    missing = gaps(lines[-1])
+    if missing:
+        return None, f"{path} is damaged: its last record has no {missing}"
+    return lines[-1], None
 
 
 def _refuse(word):
@@ -141,7 +181,9 @@ class Result:
 
     def accuracy(self, split: str = "test") -> float | None:
         """Item accuracy in [0, 1]; None when the split has no items."""
-        return self.record["scores"][split]["accuracy"]
+        if split not in self.scores:
+            raise unknown("scored split", split, self.scores, f"the run {self.output_dir}")
+        return self.scores[split]["accuracy"]
 
 
 def table(scores: dict) -> str:
@@ -150,8 +192,9 @@ def table(scores: dict) -> str:
         f"{'split':<14}{'sequences':>10}{'correct':>10}{'items':>10}{'accuracy':>10}{'first':>9}{'last':>9}{'loss':>9}"
     ]
     for split, s in scores.items():
+        nothing = "not finite" if s["steps"] else "no items"
         shown = [
-            f"{s[k]:.4f}" if s[k] is not None else "no items"
+            f"{s[k]:.4f}" if s[k] is not None and math.isfinite(s[k]) else nothing if k == "loss" else "no items"
             for k in ("accuracy", "accuracy_first", "accuracy_last", "loss")
         ]
         lines.append(
@@ -172,11 +215,14 @@ def build_record(run, status: str, reason: str | None, scores: dict, which: str 
     config = run.model.config if run.own_model else None
     size = models.state_size(config) if config is not None else None
     seen = plan.sequences_before(state.step)
-    selection = (
-        "highest validation item accuracy (ties: lower loss, then earlier)"
-        if state.best
-        else "none: the task has no validation sequences"
-    )
+    if state.best:
+        selection = "highest validation item accuracy (ties: lower loss, then earlier)"
+    elif not task.splits["validation"]:
+        selection = "none: the task has no validation sequences"
+    elif state.history:
+        selection = "none: the best model was lost (see the notes)"
+    else:
+        selection = "none: the run ended before its first validation"
     module = run.model if run.own_model else run.model.module
     counts = models.parameter_counts(run.model)
     return {

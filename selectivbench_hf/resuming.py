@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from . import checkpointing, results
-from .arguments import SAVED, load_yaml, merge
+from .arguments import SAVED, merge, started_with
 from .errors import InputError
 from .launching import on_main
 from .runs import SELECTION, State, load_weights, surroundings
@@ -83,21 +83,22 @@ def resume(run):
     def look():
         saved = folder.path / SAVED
         if saved.is_file():
-            _refuse_changes(args, merge((str(saved), load_yaml(saved))))
-        done = [r for r in results.read(folder.path) if r["run_id"] == folder.run_id and r["status"] == "finished"]
+            _refuse_changes(args, merge((str(saved), started_with(saved))))
+        done, fault = results.latest(folder.path, folder.run_id)
         path, notices = checkpointing.newest(folder.path / "checkpoints")
-        return (done or [None])[-1], str(path) if path else None, notices
+        if fault and (folder.path / results.RECORD).is_file():
+            notices.append(fault)
+        done = done if done and done["status"] == "finished" else None
+        return done, str(path) if path else None, notices
 
     done, path, notices = on_main(a, look)
     for notice in notices:
         run.say("notice: " + notice)
     if done is not None:
         if done["task"]["fingerprint"] != run.task.fingerprint:
-            raise InputError(
-                f"cannot resume {folder.path}: it was trained on {done['task']['name']}, another task or data version"
-            )
+            raise InputError(f"cannot resume {folder.path}: {_other_task(run.task, folder.path)}")
         run.say(f"the run in {folder.path} has already finished ({done['training']['steps']} steps); nothing to do")
-        load_weights(run.model, folder.path / done["evaluation"]["checkpoint"])
+        load_weights(run.model, folder.path / (done["evaluation"]["checkpoint"] or "last"))
         return results.Result(done, folder.path, run.model)
     if path is None:
         run.say(f"no complete checkpoint in {folder.path}: starting from the beginning")
@@ -146,11 +147,30 @@ def _refuse_changes(args, saved: dict) -> None:
             )
 
 
+def _other_task(task, folder: Path) -> str:
+    """Which keyword of the task is not what it was when the run began."""
+    try:
+        before = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+        now = json.loads(task.to_json())
+        differ = [
+            f"{name} is {json.dumps(now.get(name))} here and was {json.dumps(before.get(name))}"
+            for name in dict.fromkeys([*now, *before])
+            if now.get(name) != before.get(name) and name not in ("fingerprint", "splits")
+        ]
+    except (OSError, ValueError, AttributeError):
+        differ = []
+    if not differ:
+        return "the task or data version is another than when the run began"
+    differ = [d if len(d) <= 200 else d.split(" is ")[0] + " is another" for d in differ[:3]]
+    return f"the task or data version is another: {', '.join(differ)} when the run began"
+
+
 def _take_up(run, path: Path, notices) -> None:
     weights, optimizer, random_states, kept = checkpointing.load(path)
     plan, folder = run.plan, run.folder
+    if run.task.fingerprint != kept["fingerprint"]:
+        raise InputError(f"cannot resume {folder.path}: {_other_task(run.task, folder.path)}")
     for what, new, old in (
-        ("task or data version", run.task.fingerprint, kept["fingerprint"]),
         ("the global batch", plan.global_batch, kept["global_batch"]),
         ("the number of steps", plan.total_steps, kept["total_steps"]),
     ):
@@ -162,7 +182,12 @@ def _take_up(run, path: Path, notices) -> None:
         raise InputError(
             f"cannot resume {folder.path}: the model differs from the checkpoint's ({str(error).splitlines()[-1].strip()})"
         ) from None
-    run.optimizer.load_state_dict(optimizer)
+    try:
+        run.optimizer.load_state_dict(optimizer)
+    except ValueError as error:
+        raise InputError(
+            f"cannot resume {folder.path}: the optimiser differs from the checkpoint's ({error})"
+        ) from None
     run.state = State(**kept["state"])
     state = run.state
     state.resumes += 1

@@ -75,9 +75,18 @@ class RunFolder:
                     )
                 for folder in (path, path / "checkpoints"):
                     checkpointing.clean(folder)
-                run = json.loads((path / "run.json").read_text(encoding="utf-8"))
+                text = (path / "run.json").read_text(encoding="utf-8", errors="replace")
             except OSError as error:
                 raise InputError(f"cannot use output_dir {path}: {error.strerror or error}") from None
+            try:
+                run = json.loads(text)
+                if not all(isinstance(run[name], str) for name in ("run_id", "created")):
+                    raise ValueError
+            except (ValueError, TypeError, KeyError, RecursionError):
+                what = "is empty" if not text.strip() else "does not hold the run's run_id and created"
+                raise InputError(
+                    f"cannot resume {path}: {path / 'run.json'} {what}; it is damaged, so restore it or choose another --output_dir"
+                ) from None
             return str(path), run["run_id"], run["created"], not known
 
         folder = cls(*on_main(accelerator, make))
@@ -198,14 +207,32 @@ def tensors(model) -> dict:
 
 
 def load_weights(model, folder) -> None:
-    """Load best/ or last/ into `model`; a missing or extra tensor is an error."""
-    from safetensors.torch import load_file
-
+    """Load best/ or last/ into `model`; InputError when the file is missing or damaged, or holds another model's tensors."""
     target = model if hasattr(model, "save_pretrained") else model.module
-    loaded = load_file(Path(folder) / "model.safetensors")
+    loaded = read_weights(folder)
     own = target.state_dict()
     tied = {n: loaded[m] for n in own if n not in loaded for m in loaded if own[n].data_ptr() == own[m].data_ptr()}
-    target.load_state_dict({**loaded, **tied}, strict=True)
+    try:
+        target.load_state_dict({**loaded, **tied}, strict=True)
+    except RuntimeError as error:
+        raise InputError(
+            f"the weights in {folder} are another model's: {str(error).splitlines()[-1].strip()}"
+        ) from None
+
+
+def read_weights(folder) -> dict:
+    """The tensors of folder/model.safetensors; InputError when it is missing or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = Path(folder) / "model.safetensors"
+    if not path.is_file():
+        raise InputError(f"the saved model {folder} has no weights: model.safetensors is missing")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        what = "is empty" if not path.stat().st_size else f"is damaged ({error})"
+        raise InputError(f"the weights {path} cannot be read: the file {what}") from None
 
 
 def surroundings(run) -> dict:

@@ -27,12 +27,12 @@ from .launching import SharedBuffers, StopFlag, Stopped, leave, make_accelerator
 from .runs import RunFolder, State, TrainingFailed
 
 
-def train(task, model="gla", **fields):
+def train(task, model=None, **fields):
     """Train `model` on `task`, select on validation, score the test splits; writes a run folder.
 
     Args:
         task: a Task, or anything get_task takes.
-        model: a mixer's name, or a torch.nn.Module mapping float32 (B, T, V) to logits (B, T, S).
+        model: a mixer's name (default gla; also as `mixer="gla"`), or a torch.nn.Module mapping float32 (B, T, V) to logits (B, T, S).
         fields: fields of TrainingArguments (`hidden_size=128`, `max_steps=300`, `output_dir="runs/x"`), or builder keywords of the task.
 
     Returns:
@@ -42,8 +42,14 @@ def train(task, model="gla", **fields):
         InputError for bad input; TrainingFailed when the loss is no longer finite (the record says so too); CheckpointError when the
         disk refuses a checkpoint.
     """
-    module = None if isinstance(model, str) else model
-    values = merge(("train(...)", {"task": task, "mixer": model if module is None else "module", **fields}))
+    if model is not None and "mixer" in fields:
+        given = repr(model) if isinstance(model, str) else f"a {type(model).__name__}"
+        raise InputError(
+            f"train(...) takes one model: {given} was given, and mixer={fields['mixer']!r} beside it; leave one out"
+        )
+    module = None if model is None or isinstance(model, str) else model
+    mixer = fields.pop("mixer", "gla" if model is None else model if module is None else "module")
+    values = merge(("train(...)", {"task": task, "mixer": mixer, **fields}))
     return run(TrainingArguments(**values), module=module)
 
 
@@ -73,7 +79,10 @@ def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
 
     task = get_task(args.task, **args.task_kwargs)
     for split in args.eval_splits or ():
-        task.check_split(split)
+        if task.check_split(split) == "train":
+            raise InputError(
+                "eval_splits names splits to score at the end, and train is none of them (its noise changes by epoch)"
+            )
     accelerator = make_accelerator(args)
     device = accelerator.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -393,6 +402,7 @@ class _Run:
 
     def finish(self):
         """Keep the last model, take the best on validation, score the test splits once, and write the record."""
+        from .evaluation import not_finite
         from .results import Result, table
         from .runs import load_weights
 
@@ -408,7 +418,10 @@ class _Run:
         )
         if splits := [s for s in splits if s not in scores]:
             scores |= self.evaluate(splits, notice=True, pace=pace)
+        state.notes += not_finite(scores)  # null in the record, so it says why
         record = self.record("finished", None, scores, which)
+        for line in not_finite(scores):
+            self.say("notice: " + line)
         self.say(table(scores))
         self.say(
             f"finished {state.step} steps; scored the {which} model; record: {self.folder.path / 'results.jsonl'}"

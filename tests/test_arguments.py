@@ -132,6 +132,8 @@ def test_flags_with_values_of_every_kind():
             '{"expand_k": 1}',
             "--train_gap",
             '{"1": 2, "3": 1}',
+            "--task",
+            "lite",
         ]
         + ["--all_reachable", "true", "--noise_scale", "1e-1", "--resume", "--output_dir", "/nowhere/run"]
     )
