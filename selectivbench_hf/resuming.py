@@ -97,8 +97,8 @@ def resume(run):
     if done is not None:
         if done["task"]["fingerprint"] != run.task.fingerprint:
             raise InputError(f"cannot resume {folder.path}: {_other_task(run.task, folder.path)}")
-        run.say(f"the run in {folder.path} has already finished ({done['training']['steps']} steps); nothing to do")
         load_weights(run.model, folder.path / (done["evaluation"]["checkpoint"] or "last"))
+        run.say(f"the run in {folder.path} has already finished ({done['training']['steps']} steps); nothing to do")
         return results.Result(done, folder.path, run.model)
     if path is None:
         run.say(f"no complete checkpoint in {folder.path}: starting from the beginning")

@@ -211,7 +211,13 @@ def load_weights(model, folder) -> None:
     target = model if hasattr(model, "save_pretrained") else model.module
     loaded = read_weights(folder)
     own = target.state_dict()
-    tied = {n: loaded[m] for n in own if n not in loaded for m in loaded if own[n].data_ptr() == own[m].data_ptr()}
+    tied = {
+        n: loaded[m]
+        for n in own
+        if n not in loaded
+        for m in loaded
+        if m in own and own[n].data_ptr() == own[m].data_ptr()
+    }
     try:
         target.load_state_dict({**loaded, **tied}, strict=True)
     except RuntimeError as error:

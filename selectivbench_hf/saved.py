@@ -1,6 +1,7 @@
 """Saved models, found and loaded: a run folder, a folder with a model, or a Hub repository. What is missing or damaged is one sentence."""
 
 import json
+import sys
 from pathlib import Path
 
 from .errors import InputError, nearest
@@ -40,6 +41,7 @@ def open_saved(where: str):
         raise InputError(
             f"there is no folder {where}{_near(path)} (a Hub repository of that name is looked up only where no folder {path.parent}/ exists)"
         )
+    print(f"notice: there is no folder {where}; looking for the repository {where} on the Hub", file=sys.stderr)
     return where, None, None
 
 
@@ -83,11 +85,11 @@ def load_model(where: str):
     try:
         with no_bars():
             return SelectivBenchForStateClassification.from_pretrained(where)
-    except InputError:
-        raise
+    except InputError as error:
+        raise error if folder.is_dir() else InputError(f"{error} (and there is no folder {where})") from None
     except Exception as error:  # transformers and safetensors raise of every kind
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        at = "" if folder.is_dir() else f" (there is no folder {where} either)"
+        at = "" if folder.is_dir() else f" (and there is no folder {where})"
         raise InputError(f"cannot load a model from {where!r}{at}: {first}") from None
 
 
