@@ -59,9 +59,21 @@ def test_a_good_mixer_passes_and_the_random_numbers_stay(tmp_path):
     assert torch.equal(again(input_ids=ids()).logits, made(input_ids=ids()).logits)
 
 
+def test_a_model_made_in_bfloat16_is_checked_in_float32():
+    from transformers import AutoModelForTokenClassification
+
+    made = AutoModelForTokenClassification.from_config(
+        config("outside_mixers:fourier", mixer_kwargs={}), dtype=torch.bfloat16
+    )
+    assert made.encoder.weight.dtype == torch.bfloat16 and torch.get_default_dtype() == torch.float32
+
+
 KWARGS = [
     ("gla", {"expand_k": "big"}, "'expand_k': 'big'"),
     ("gla", {"expand_k": -1}, "'expand_k': -1"),
+    ("gla", {"expand_k": 0}, "'expand_k': 0.*would be empty"),
+    ("gla", {"mode": "foo"}, "'mode': 'foo'.*Not supported mode"),
+    ("mamba2", {"expand": "x"}, "'expand': 'x'"),
     ("gpt", {"activation_function": "gelu_neww"}, "did you mean 'gelu_new'"),
     ("gpt", {"activation_function": 3}, "unknown activation_function '3'"),
     ("gpt", {"n_inner": -5}, "'n_inner': -5"),
@@ -74,7 +86,7 @@ KWARGS = [
 
 @pytest.mark.parametrize(("mixer", "kwargs", "text"), KWARGS)
 def test_values_that_no_layer_can_have(mixer, kwargs, text):
-    if mixer == "gla":
+    if mixer in ("gla", "mamba2"):
         pytest.importorskip("triton")
         pytest.importorskip("fla")
     with pytest.raises(InputError, match=text) as caught:
@@ -124,3 +136,10 @@ def test_detached_logits_are_fine_for_evaluation():
     with torch.no_grad():
         assert net.train()(input_ids=ids()).logits.shape == (3, 97, STATES)
     assert net.eval()(input_ids=ids()).logits.shape == (3, 97, STATES)
+
+
+@pytest.mark.parametrize("heads", [0, -2, 1.5, True])
+def test_heads_that_cannot_be(heads):
+    for make in (lambda: models.check_mixer("transformer", 64, heads), lambda: config("transformer", num_heads=heads)):
+        with pytest.raises(InputError, match="num_heads is"):
+            make()

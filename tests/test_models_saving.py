@@ -121,7 +121,7 @@ DAMAGES = [
     (_cut("model.safetensors", -1), "weights file is damaged or cut off"),
     (_cut("model.safetensors", 0), "weights file is damaged or cut off"),
     (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors"),
-    (lambda folder: (folder / "config.json").unlink(), "config.json"),
+    (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
     (_cut("config.json", 40), "not JSON"),
     (_write(""), "not JSON"),
     (_write("{}"), "no model type; 'selectivbench' is needed"),

@@ -80,6 +80,8 @@ def check_config(where, config: object, model_type: str) -> None:
 
 
 def _look(where, model_type: str, subfolder: str, own_config: bool) -> None:
+    if where is None:
+        return  # the caller gives state_dict and config
     if not isinstance(where, str | os.PathLike):
         raise InputError(f"a saved model is the path of a folder or a Hub repository, not {type(where).__name__}")
     if not Path(where).is_dir():
@@ -93,8 +95,10 @@ def _look(where, model_type: str, subfolder: str, own_config: bool) -> None:
             raise InputError(f"cannot load a model from {text!r}: there is no such folder")
         return
     folder = Path(where, subfolder)
-    if own_config or not (folder / "config.json").exists():
-        return  # a missing one is transformers' to tell
+    if own_config:
+        return
+    if not (folder / "config.json").exists():
+        raise InputError(f"cannot load a model from {str(where)!r}: it has no config.json")
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:

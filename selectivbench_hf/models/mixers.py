@@ -14,6 +14,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -203,6 +204,9 @@ def check_mixer(name: str, hidden_size: int, num_heads: int | None = None, mixer
     """
     mixer = get_mixer(name)
     _check_kwargs(mixer, mixer_kwargs or {})
+    for field, value in (("hidden_size", hidden_size), ("num_heads", 1 if num_heads is None else num_heads)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InputError(f"{field} is {value!r}; it must be a whole number of at least 1")
     given = num_heads
     reason = _why_not(mixer, hidden_size, num_heads or heads_for(hidden_size), mixer_kwargs)
     if reason is None:
@@ -214,13 +218,11 @@ def check_mixer(name: str, hidden_size: int, num_heads: int | None = None, mixer
     below = next((w for w in range(hidden_size - 1, max(0, hidden_size - 257), -1) if fits(w)), None)
     above = next((w for w in range(hidden_size + 1, hidden_size + 257) if fits(w)), None)
     near = " or ".join(str(w) for w in (below, above) if w is not None)
+    if not near and mixer_kwargs:
+        raise InputError(f"mixer {name!r} cannot be built with mixer_kwargs {mixer_kwargs}: {reason}")
     raise InputError(
         f"hidden_size={hidden_size} does not work for mixer {name!r} with {num_heads or heads_for(hidden_size)} heads: {reason}; "
-        + (
-            f"the nearest that work: {near}"
-            if near
-            else "no hidden size near it works either: look at num_heads and mixer_kwargs"
-        )
+        + (f"the nearest that work: {near}" if near else "no hidden size near it works either: look at num_heads")
     )
 
 
@@ -242,8 +244,11 @@ def _why_not(mixer: Mixer, hidden_size: int, num_heads: int, mixer_kwargs: dict 
     if mixer.whole:
         shape["config"] = SimpleNamespace(dropout=0.0, max_position_embeddings=1, num_hidden_layers=1)
     try:
-        with torch.device("meta"):
-            mixer.build(hidden_size=hidden_size, num_heads=num_heads, layer_idx=0, **shape, **(mixer_kwargs or {}))
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Initializing zero-element tensors")
+            layer = mixer.build(
+                hidden_size=hidden_size, num_heads=num_heads, layer_idx=0, **shape, **(mixer_kwargs or {})
+            )
     except (InputError, ImportError):
         raise
     except (AssertionError, ValueError, ZeroDivisionError) as error:
@@ -254,7 +259,7 @@ def _why_not(mixer: Mixer, hidden_size: int, num_heads: int, mixer_kwargs: dict 
         if not mixer_kwargs:
             return sentence(error)
         raise _bad_kwargs(mixer, mixer_kwargs, error) from error
-    return None
+    return next((f"{key} would be empty" for key, p in layer.named_parameters() if not p.numel()), None)
 
 
 def _bad_kwargs(mixer: Mixer, mixer_kwargs: dict, error: Exception) -> InputError:

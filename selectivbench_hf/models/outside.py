@@ -26,7 +26,7 @@ def check_outside(config) -> None:
     if torch.empty(0).device.type == "meta":
         return
     name = f"mixer {config.mixer!r}"
-    with _own_random_numbers(), torch.device("cpu"), torch.no_grad():
+    with _apart(), torch.device("cpu"), torch.no_grad():
         first, second = (_build(config, seed).eval() for seed in (1, 2))
         _same_once_loaded(name, first, second)
         steps = min(STEPS, config.max_position_embeddings)
@@ -83,13 +83,17 @@ def check_materialised(what: str, module: nn.Module, meta_allowed: bool = False)
 
 
 @contextlib.contextmanager
-def _own_random_numbers():
+def _apart():
+    """Random numbers apart from the caller's, and float32 whatever type the model is made in."""
+    dtype = torch.get_default_dtype()
     kept = random.getstate(), np.random.get_state()  # noqa: NPY002 - a mixer may draw from it
     cards = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     try:
         with torch.random.fork_rng(devices=cards):
+            torch.set_default_dtype(torch.float32)
             yield
     finally:
+        torch.set_default_dtype(dtype)
         random.setstate(kept[0])
         np.random.set_state(kept[1])  # noqa: NPY002
 
