@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import InputError, nearest, unknown
+from .values import FLOAT, INT, LARGEST, NULL, Plain, load_yaml, nested, plain_value, read_json, short  # noqa: F401  plain_value: for configs
 
 _CHOICES = {
     "block": ("matched", "paper"),
@@ -49,8 +50,6 @@ _AT_LEAST = {
     "adam_beta2": 0,
     "adam_epsilon": 0,
 }
-_SEEDS = ("model_seed", "data_seed")
-_LARGEST = 2**63 - 1  # of whole numbers: what a seed may be, and more than any other may mean
 _ALIASES = {  # names of other trainers, or short for ours
     "lr": "learning_rate",
     "wd": "weight_decay",
@@ -170,54 +169,12 @@ def task_keywords() -> tuple[str, ...]:
 # ---------------------------------------------------------------- values
 
 
-class Plain(str):
-    """A YAML scalar without quotes."""
-
-
-_INT = re.compile(r"[+-]?(0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_NULL = ("", "~", "null", "none")
-_GUESSED = re.compile(
-    r"(?i:yes|no|on|off|y|n)|[+-]?0[0-9_]+|0[xob][0-9a-fA-F_]+|[0-9][0-9_]*_[0-9_]*|[+-]?[0-9]+(:[0-5]?[0-9])+|\d{4}-\d\d?-\d\d?([Tt ].*)?"
-    r"|[+-]?\.(?i:inf|nan)|(?i:nan|[+-]?inf|infinity)"
-)
-
-
-def plain_value(text: str, where: str):
-    """A value whose type no field names: JSON's numbers and words, else text; what YAML readers disagree about is refused."""
-    if isinstance(text, str) and not isinstance(text, Plain):
-        return text
-    if text.lower() in ("", "~", "null"):
-        return None
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if _INT.fullmatch(text):
-        if len(text) > 20:
-            raise InputError(f"{where}: {_short(text)} is too large a whole number; at most {_LARGEST}")
-        return int(text)
-    if _GUESSED.fullmatch(text):
-        raise InputError(
-            f"{where}: {str(text)!r} is read differently by different YAML readers; quote it if text is meant, or write true/false or a plain number"
-        )
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    return str(text)
-
-
-def _nested(value, where):
-    if isinstance(value, dict):
-        return {str(k): _nested(v, f"{where}.{k}") for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_nested(v, where) for v in value]
-    return plain_value(value, where) if isinstance(value, Plain) else value
-
-
 def convert(name: str, kind: tuple, value):
     """`value` (text from a flag or a file, or a Python value) as the field's type; InputError with one sentence otherwise."""
     wanted, optional = kind
     text = value.strip() if isinstance(value, str) else None
     if value is None or (
-        optional and text is not None and text.lower() in _NULL and (name, text) != ("eval_splits", "none")
+        optional and text is not None and text.lower() in NULL and (name, text) != ("eval_splits", "none")
     ):
         if optional:
             return None
@@ -229,18 +186,18 @@ def convert(name: str, kind: tuple, value):
             return text.lower() == "true"
         raise InputError(f"{name} must be true or false, not {value!r}")
     if wanted is int:
-        if text is not None and _INT.fullmatch(text.replace(",", "x")):
-            value = int(text) if len(text) <= 20 else (-1 if text[0] == "-" else 1) * (_LARGEST + 1)
-            if abs(value) > _LARGEST:
+        if text is not None and INT.fullmatch(text.replace(",", "x")):
+            value = int(text) if len(text) <= 20 else (-1 if text[0] == "-" else 1) * (LARGEST + 1)
+            if abs(value) > LARGEST:
                 raise _too_large(name, text)
         if isinstance(value, bool) or not hasattr(value, "__index__"):
             raise InputError(f"{name} must be a whole number such as 64, not {value if text is None else text!r}")
         value = int(value)
-        if abs(value) > _LARGEST:
+        if abs(value) > LARGEST:
             raise _too_large(name, str(value) if value.bit_length() < 10_000 else "the number given")
     elif wanted is float:
         try:
-            value = float(value) if text is None or _FLOAT.fullmatch(text) else math.nan
+            value = float(value) if text is None or FLOAT.fullmatch(text) else math.nan
         except (TypeError, ValueError, OverflowError):
             value = math.nan
         if isinstance(value, bool) or not math.isfinite(value):
@@ -251,11 +208,14 @@ def convert(name: str, kind: tuple, value):
                 value = read_json(text)
             except ValueError as error:
                 raise InputError(
-                    f"{name} must be a JSON object such as '{{\"expand_k\": 1.0}}', not {_short(text)!r} ({error})"
+                    f"{name} must be a JSON object such as '{{\"expand_k\": 1.0}}', not {short(text)!r} ({error})"
                 ) from None
         if not isinstance(value, dict):
             raise InputError(f"{name} must be a mapping, not {value!r}")
-        value = _nested(value, name)
+        try:
+            value = nested(value, name)
+        except RecursionError:
+            raise InputError(f"{name} nests too deeply, or holds itself") from None
     elif wanted is list:
         if text is not None:
             value = [part for part in re.split(r"[,\s]+", text.strip("[]")) if part]
@@ -266,7 +226,7 @@ def convert(name: str, kind: tuple, value):
         value = [] if [v.lower() for v in value] == ["none"] else value
     elif wanted is str:
         if name == "task" and not isinstance(value, str):
-            return _nested(value, name)  # a Task in Python, or the mapping that Task.to_json gives
+            return nested(value, name)  # a Task in Python, or the mapping that Task.to_json gives
         if not isinstance(value, (str, Path)):
             raise InputError(f"{name} must be text, not {value!r}")
         value = str(value)
@@ -277,35 +237,9 @@ def convert(name: str, kind: tuple, value):
     return value
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:60]}... ({len(text):,} characters)"
-
-
 def _too_large(name: str, text: str) -> InputError:
     least = _AT_LEAST.get(name, 0)
-    return InputError(f"{name} must be a whole number from {least} to {_LARGEST}, not {_short(text)}")
-
-
-def read_json(text: str):
-    """JSON from a flag; ValueError for what is not strict: NaN, a key that stands twice, a nesting or a number without bounds."""
-
-    def pairs(items):
-        out = {}
-        for key, value in items:
-            if key in out:
-                raise ValueError(f"the key {key!r} stands twice")
-            out[key] = value
-        return out
-
-    def whole(digits):
-        if len(digits) > 20:
-            raise ValueError(f"a whole number of {len(digits):,} digits is too large")
-        return int(digits)
-
-    try:
-        return json.loads(text, parse_constant=_no_constant, object_pairs_hook=pairs, parse_int=whole)
-    except RecursionError:
-        raise ValueError("it nests too deeply") from None
+    return InputError(f"{name} must be a whole number from {least} to {LARGEST}, not {short(text)}")
 
 
 def _unknown(kind: str, name: str, allowed, where: str = "") -> InputError:
@@ -318,66 +252,17 @@ def _unknown(kind: str, name: str, allowed, where: str = "") -> InputError:
     return unknown(kind, name, allowed, where)
 
 
-def _no_constant(word):
-    raise ValueError(f"{word} is not JSON")
-
-
 def task_value(name: str, value):
     """A builder keyword's value from a flag or a file: JSON where it is JSON, else text."""
     if isinstance(value, str) and not isinstance(value, Plain) and value[:1] in "[{":
         try:
             return read_json(value)
         except ValueError as error:
-            raise InputError(f"{name}: {_short(value)!r} cannot be read as JSON ({error})") from None
-    return _nested(value, name)
+            raise InputError(f"{name}: {short(value)!r} cannot be read as JSON ({error})") from None
+    return nested(value, name)
 
 
 # ---------------------------------------------------------------- files and flags
-
-
-def load_yaml(path) -> dict:
-    """Read a YAML mapping as text, keeping whether a scalar was quoted; types come from the fields. Doubled keys and tags are refused."""
-    import yaml
-
-    try:
-        node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-    except RecursionError:
-        raise InputError(f"{path} nests too deeply") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"cannot read the configuration file {str(path)!r}: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if node is None:
-        return {}
-    if not isinstance(node, yaml.MappingNode):
-        raise InputError(f"{path} must hold a mapping of argument names to values")
-    return _build(node, str(path))
-
-
-def _build(node, where, above=()):
-    import yaml
-
-    if node in above:
-        raise InputError(f"{where}: an alias such as *name stands inside the value that it names")
-    if len(above) > 50:
-        raise InputError(f"{where.split(':')[0]} nests too deeply")
-    above = (*above, node)
-    if isinstance(node, yaml.MappingNode):
-        out = {}
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise InputError(f"{where}: keys must be names")
-            if key.value in out:
-                raise InputError(f"{where}: {key.value!r} stands twice")
-            out[key.value] = _build(value, f"{where}: {key.value}", above)
-        return out
-    if isinstance(node, yaml.SequenceNode):
-        return [_build(v, where, above) for v in node.value]
-    if node.tag.startswith("!") or node.tag.startswith("tag:yaml.org,2002:python"):
-        raise InputError(f"{where}: tags such as {node.tag!r} are not allowed")
-    return Plain(node.value) if node.style is None else str(node.value)
 
 
 def merge(*sources: tuple[str, dict]) -> dict:
