@@ -310,7 +310,10 @@ def _main(argv):
         saved = next((p for p in places if p.is_file()), None)
         if saved is None:
             raise InputError("--task is needed: this model has no run folder that says which task it was trained on")
-        task = get_task(str(saved), **keywords)
+        try:
+            task = get_task(str(saved), **keywords)
+        except InputError as error:
+            raise InputError(f"{saved}: {error}") from None
     own = record is not None and record["task"]["fingerprint"] == task.fingerprint
     splits = known.splits or ([*record["scores"]] if own and record["scores"] else task.test_splits)
     for split in splits:

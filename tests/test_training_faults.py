@@ -68,6 +68,7 @@ DAMAGE = {
     "weights missing": (lambda f: (f / "best/model.safetensors").unlink(), 2, "model.safetensors is missing"),
     "weights cut": (lambda f: cut(f / "best/model.safetensors"), 2, "model.safetensors cannot be read"),
     "weights empty": (put("best/model.safetensors", ""), 2, "the file is empty"),
+    "task empty": (put("task.json", ""), 2, "task.json: "),
     "config {}": (put("best/config.json", "{}"), 2, "config.json is damaged: it lacks model_type"),
     "config []": (put("best/config.json", "[]"), 2, "config.json is no JSON object"),
     "config cut": (put("best/config.json", '{"mixer": '), 2, "config.json is no JSON"),
