@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from datasets.builder import Key
 
-from . import checks, errors, grammar, layout, sampling, streams, tasks
+from . import checks, errors, grammar, layout, sampling, streams, tasks, values
 from .children import children_leave_with_us
 from .errors import InputError, unknown
 from .layout import check_disjoint, draw_block, held_out_hashes, smallest_unsigned
@@ -42,7 +42,7 @@ CITATION = """@article{bouhadjar2026dissecting,
 def generator_hash() -> str:
     """The part of the cache key that changes whenever the data could: the data version and the source of every module that makes data."""
     digest = hashlib.sha256(DATA_VERSION.encode())
-    for module in (checks, errors, streams, grammar, sampling, layout, tasks):
+    for module in (checks, errors, streams, grammar, sampling, layout, tasks, values):
         digest.update(Path(module.__file__).read_bytes())
     digest.update(Path(__file__).read_bytes())
     return digest.hexdigest()

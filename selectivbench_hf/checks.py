@@ -1,11 +1,11 @@
 """Checks of single values that grammars and tasks share; each failure is one sentence that names the value and what is allowed."""
 
-import json
 import math
 import numbers
 import os
 
 from .errors import InputError
+from .values import read_json
 
 MAX_DRAWS = 30_000_000  # (state, letter) pairs of one random grammar: about a second and half a gigabyte to draw
 MAX_GAP = 10_000
@@ -78,7 +78,7 @@ def per_letter(letters: int, depth) -> tuple[int, ...]:
     return depths
 
 
-def read_json(kind: str, source):
+def json_object(kind: str, source):
     """The dict in `source`: a dict, JSON text, or the path of a file that holds it; `kind` names it in errors."""
     if isinstance(source, dict):
         return source
@@ -100,8 +100,8 @@ def read_json(kind: str, source):
     else:
         raise InputError(f"a {kind} must be a dict, JSON text or a file that holds it, got {type(source).__name__}")
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        data = read_json(text)
+    except ValueError as error:
         raise InputError(f"the {kind} is not valid JSON: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"the {kind}'s JSON must be an object, got {type(data).__name__}")
@@ -123,7 +123,7 @@ def read_gap_law(law) -> tuple:
     given = law
     if isinstance(law, str):
         try:
-            law = json.loads(law)
+            law = read_json(law)
         except ValueError:
             law = None
     if is_whole(law):

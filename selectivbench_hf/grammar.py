@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from .checks import MAX_DRAWS, is_whole, random_law, read_json, whole
+from .checks import MAX_DRAWS, is_whole, json_object, random_law, whole
 from .errors import InputError
 from .streams import stream, threshold32
 
@@ -59,7 +59,9 @@ class Grammar:
             if not np.array_equal(shape, lengths):
                 raise InputError("weights must have one entry for each edge")
         if not (targets.dtype.kind in "iu" and (weights is None or weights.dtype.kind in "iu")):
-            raise InputError("edges of a grammar must be whole state ids, and their weights whole numbers, all below 2^63")
+            raise InputError(
+                "edges of a grammar must be whole state ids, and their weights whole numbers, all below 2^63"
+            )
         self._build(letters, depths, lengths, targets.astype(np.int64), start_states, weights, min_length)
 
     @classmethod
@@ -331,7 +333,7 @@ class Grammar:
         Raises:
             InputError: naming what is wrong: an unknown key or state, a state that cannot reach `#`, ...
         """
-        data = read_json("grammar", text)
+        data = json_object("grammar", text)
         if data.get("format") != JSON_FORMAT:
             raise InputError(f'the grammar\'s JSON must be an object with "format": "{JSON_FORMAT}"')
         known = {"format", "letters", "depths", "min_length", "start_states", "edges", "weights"}

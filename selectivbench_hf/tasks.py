@@ -14,7 +14,7 @@ import os
 import re
 from dataclasses import dataclass, fields, replace
 
-from .checks import MAX_GAP, is_whole, listed, random_law, read_gap_law, read_json, real, whole
+from .checks import MAX_GAP, is_whole, json_object, listed, random_law, read_gap_law, real, whole
 from .errors import InputError, unknown
 from .grammar import Grammar
 
@@ -314,7 +314,7 @@ def _base(task) -> Task:
     if isinstance(task, os.PathLike) or (
         isinstance(task, str) and (task.lstrip()[:1] in ("{", "[") or task.endswith(".json"))
     ):
-        task = read_json("task", task)
+        task = json_object("task", task)
     if isinstance(task, dict):
         return _from_dict(task)
     if not isinstance(task, str):

@@ -61,7 +61,7 @@ def short(text: str) -> str:
 
 
 def read_json(text: str):
-    """JSON from a flag; ValueError for what is not strict: NaN, a key that stands twice, a nesting or a number without bounds."""
+    """JSON from a flag or a file; ValueError for what is not strict: NaN, a key that stands twice, a nesting or a number without bounds."""
 
     def pairs(items):
         out = {}

@@ -124,7 +124,7 @@ def test_the_cache_key_covers_version_and_every_generating_module(monkeypatch, t
     monkeypatch.setattr(builder, "DATA_VERSION", "1.0.1")
     assert builder.generator_hash() != first
     monkeypatch.undo()
-    for module in ("checks", "errors", "streams", "grammar", "sampling", "layout", "tasks"):
+    for module in ("checks", "errors", "streams", "grammar", "sampling", "layout", "tasks", "values"):
         changed = tmp_path / f"{module}.py"
         changed.write_bytes(Path(getattr(builder, module).__file__).read_bytes() + b"\n# changed\n")
         monkeypatch.setattr(getattr(builder, module), "__file__", str(changed))

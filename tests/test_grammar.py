@@ -173,8 +173,8 @@ def _json(**changes):
         (_json(weights=[[1], [1]]), "shape of edges"),
         ("{", "not valid JSON"),
         ('{"a":' * 100_000, "not valid JSON"),
-        (_json(edges=[[2], [0, 2**70]]), "below 2.63|unknown state"),
-        (_json(weights=[[1 << 20], [1, 2**63]]), "below 2.63|sum to"),
+        (_json(edges=[[2], [0, 2**70]]), "below 2.63|too large"),
+        (_json(weights=[[1 << 20], [1, 2**63]]), "below 2.63|too large|sum to"),
         ([1], "must be"),
     ],
 )
