@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from processes import parent
 
 from selectivbench_hf import datacard, materialise
 from selectivbench_hf.errors import InputError
@@ -344,15 +345,6 @@ def test_killed_at_any_step_then_completed(python, load, tmp_path, overwrite, ev
     assert len(seen) >= 3
 
 
-def _parent(entry):
-    """The parent's pid of a process's folder in /proc, 0 when it has gone."""
-    try:
-        state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-        return 0 if state == "Z" else int(parent)
-    except OSError:
-        return 0
-
-
 def test_killed_in_the_midst_of_writing_with_workers(environment, load, tmp_path):
     command = [
         sys.executable,
@@ -372,15 +364,15 @@ def test_killed_in_the_midst_of_writing_with_workers(environment, load, tmp_path
     until = time.time() + 60
     while time.time() < until and not list(folder.glob(".selectivbench-incomplete-*/train-*.parquet")):
         time.sleep(0.02)
-    workers = [int(p.name) for p in Path("/proc").glob("[0-9]*") if _parent(p) == process.pid]
+    workers = [int(p.name) for p in Path("/proc").glob("[0-9]*") if parent(p) == process.pid]
     process.kill()
     process.wait()
     assert len(workers) >= 2
     while time.time() < until + 60 and any(
-        Path(f"/proc/{pid}").exists() and _parent(Path(f"/proc/{pid}")) == 1 for pid in workers
+        Path(f"/proc/{pid}").exists() and parent(Path(f"/proc/{pid}")) == 1 for pid in workers
     ):
         time.sleep(0.1)
-    assert not any(_parent(Path(f"/proc/{pid}")) for pid in workers), "workers outlive the build that was killed"
+    assert not any(parent(Path(f"/proc/{pid}")) for pid in workers), "workers outlive the build that was killed"
     assert list(folder.glob(".selectivbench-incomplete-*"))
     assert "unfinished_build__run_selectivbench_build_again" in load("te1_noisy_gaps", ok=False)
     task = get_task("te1_noisy_gaps", **SMALL)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import parent
 
 from selectivbench_hf import get_task
 from selectivbench_hf.builder import content_hash, expected_bytes, iterate_tables
@@ -68,25 +69,16 @@ def test_workers_of_a_killed_load_leave(tmp_path, expected):
     assert process.stdout.readline() == "go\n"
     until, workers = time.time() + 60, []
     while time.time() < until and len(workers) < 2:
-        workers = [int(p.name) for p in Path("/proc").glob("[0-9]*") if _parent(p) == process.pid]
+        workers = [int(p.name) for p in Path("/proc").glob("[0-9]*") if parent(p) == process.pid]
     assert len(workers) >= 2
     time.sleep(0.1)
     process.kill()
     process.communicate(timeout=60)
-    while time.time() < until and any(_parent(Path(f"/proc/{pid}")) for pid in workers):
+    while time.time() < until and any(parent(Path(f"/proc/{pid}")) for pid in workers):
         time.sleep(0.1)
-    assert not any(_parent(Path(f"/proc/{pid}")) for pid in workers), "workers outlive the load that was killed"
+    assert not any(parent(Path(f"/proc/{pid}")) for pid in workers), "workers outlive the load that was killed"
     assert finish(start(tmp_path)) == expected
     assert len(list(tmp_path.glob("**/*train*.arrow"))) == 1
-
-
-def _parent(entry):
-    """The parent's pid of a process's folder in /proc, 0 when it has gone."""
-    try:
-        state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-        return 0 if state == "Z" else int(parent)
-    except OSError:
-        return 0
 
 
 @pytest.mark.parametrize("num_proc", [None, 2])
