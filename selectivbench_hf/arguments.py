@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import InputError, nearest, unknown
-from .values import FLOAT, INT, LARGEST, NULL, Plain, load_yaml, nested, plain_value, read_json, short  # noqa: F401  plain_value: for configs
+from .values import FLOAT, INT, LARGEST, NULL, Plain, load_yaml, nested, read_json, short
 
 _CHOICES = {
     "block": ("matched", "paper"),

@@ -13,7 +13,7 @@ _depth = 0
 
 @contextlib.contextmanager
 def children_leave_with_us():
-    """Within this block, a forked child watches this process and exits soon after its end. Children by spawn call `leave_with_parent`."""
+    """Within this block, a forked child watches this process and exits soon after its end."""
     global _depth
     _depth += 1
     try:
@@ -22,14 +22,14 @@ def children_leave_with_us():
         _depth -= 1
 
 
-def leave_with_parent(every: float = 0.2) -> None:
-    """Watch the parent process from a thread, and exit at once when it has gone."""
+def leave_with_parent(every: float = 0.2, code: int = 1) -> None:
+    """Watch the parent process from a thread, `every` so many seconds, and exit with `code` when it has gone."""
     parent = os.getppid()
 
     def watch():
         while os.getppid() == parent:
             time.sleep(every)
-        os._exit(1)
+        os._exit(code)
 
     threading.Thread(target=watch, daemon=True, name="leave-with-parent").start()
 

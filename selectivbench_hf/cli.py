@@ -120,7 +120,7 @@ def _tasks(arguments) -> int:
     rows, level = [], None
     for name in task_names():
         task = get_task(name)
-        nats = _entropy(task)
+        nats = task.grammar.topological_entropy()
         row = {
             "name": name,
             "level": task.level,
@@ -155,10 +155,6 @@ def _tasks(arguments) -> int:
         "\nSequences of each split, and in brackets its longest sequence in steps. The number of a level is its rank, not its entropy."
     )
     return 0
-
-
-def _entropy(task) -> float:
-    return task.grammar.topological_entropy()
 
 
 def _models(arguments) -> int:

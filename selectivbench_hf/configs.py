@@ -7,9 +7,9 @@ import re
 import shlex
 from pathlib import Path
 
-from .arguments import Plain, plain_value
 from .errors import InputError
 from .parquet import file_hash
+from .values import Plain, plain_value
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = "selectivbench-build-1"

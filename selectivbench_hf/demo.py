@@ -18,11 +18,11 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 from . import __version__, resources
+from .children import leave_with_parent
 from .errors import InputError, unknown
 
 SETTINGS = ("task", "mixers", "training", "sequences", "transfer", "transfer_sequences")
@@ -234,14 +234,7 @@ def _start(mixer, recipe, output, threads):
 
 def _worker():
     """What a worker process does: train or go on, score, and put the row down last."""
-    parent = os.getppid()
-
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(143)  # the demo was killed: do not train on for nobody
-
-    threading.Thread(target=watch, daemon=True).start()
+    leave_with_parent(every=1, code=143)  # the demo was killed: do not train on for nobody
     job = json.loads(sys.argv[1])
     mixer, recipe, output = job["mixer"], job["recipe"], Path(job["output"])
     try:
