@@ -1,6 +1,6 @@
 """Run fla's real Triton kernels without a GPU, slowly, in Triton's interpreter: the oracle for our CPU kernels.
 
-    python tests/fla_interpreter.py tests/recordings
+    python tests/fla_interpreter.py tests/recordings [CASE ...]
 
 writes one safetensors file per case: the layer's weights, an input, its output and all gradients, computed by fla's own kernels. The
 tests compare our kernels with these files, so that CI needs minutes less and no interpreter; a slow test records afresh and compares.
@@ -10,46 +10,13 @@ float32: bfloat16 arithmetic is wrong in the interpreter. Checked with triton 3.
 """
 
 import ast
+import importlib
 import os
 import sys
 from pathlib import Path
 
 import numpy as np
-
-# name -> layer of fla, its arguments, steps, training mode
-CASES = {
-    "gla_short": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2}, 40, True),
-    "gla_long": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2}, 100, True),
-    "gla_conv": (
-        "GatedLinearAttention",
-        {"hidden_size": 32, "num_heads": 2, "use_short_conv": True, "conv_bias": True},
-        70,
-        True,
-    ),
-    "gla_ungated": ("GatedLinearAttention", {"hidden_size": 32, "num_heads": 2, "use_output_gate": False}, 70, True),
-    "gated_delta_net_short": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 40, True),
-    "gated_delta_net_long": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 100, True),
-    "gated_delta_net_negative": (
-        "GatedDeltaNet",
-        {
-            "hidden_size": 32,
-            "num_heads": 2,
-            "num_v_heads": 4,
-            "head_dim": 8,
-            "allow_neg_eigval": True,
-            "conv_bias": True,
-        },
-        70,
-        True,
-    ),
-    "gated_delta_net_ungated": (
-        "GatedDeltaNet",
-        {"hidden_size": 32, "num_heads": 2, "head_dim": 12, "use_gate": False},
-        70,
-        True,
-    ),
-    "gated_delta_net_eval": ("GatedDeltaNet", {"hidden_size": 32, "num_heads": 2, "head_dim": 12}, 40, False),
-}
+from interpreter_cases import CASES
 
 
 class Driver:
@@ -170,14 +137,30 @@ def _boolean_masks(interp, tl) -> None:
     builder.create_masked_store = with_boolean(builder.create_masked_store, 2)
 
 
+def case(name: str) -> tuple:
+    """class, arguments, steps, training mode, and a dict of options:
+
+    output, gradient    bounds of the relative error, where fla itself stores half precision
+    autocast            the dtype under whose autocast the layer runs
+    """
+    entry = CASES[name]
+    return (*entry, {}) if len(entry) == 4 else entry
+
+
+def layer_class(name: str):
+    """The class of fla that a case is about."""
+    where = CASES[name][0]
+    module, _, cls = where.rpartition(":")
+    return getattr(importlib.import_module(module or "fla.layers"), cls)
+
+
 def build_case(name: str):
     """The layer (untrained, but with norms and biases off their starting values), an input (2, T, D), and whether it trains."""
-    import fla.layers
     import torch
 
-    layer_name, kwargs, steps, train = CASES[name]
+    _, kwargs, steps, train, _ = case(name)
     torch.manual_seed(len(name))
-    layer = getattr(fla.layers, layer_name)(**kwargs, layer_idx=0).train(train)
+    layer = layer_class(name)(**{"layer_idx": 0, **kwargs}).train(train)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -200,12 +183,12 @@ def run_case(layer, x, train) -> dict:
     return result
 
 
-def main(folder: str) -> None:
-    """Record every case into the folder."""
+def main(folder: str, *names: str) -> None:
+    """Record these cases, or all, into the folder."""
     install()
     from safetensors.torch import save_file
 
-    for name in CASES:
+    for name in names or CASES:
         layer, x, train = build_case(name)
         tensors = {
             "x": x,
@@ -219,4 +202,4 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

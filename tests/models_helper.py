@@ -3,16 +3,21 @@
 import torch
 from torch import nn
 
-from selectivbench_hf.models import SelectivBenchConfig, SelectivBenchForStateClassification
+from selectivbench_hf.models import MIXERS, SelectivBenchConfig, SelectivBenchForStateClassification
 
 SYMBOLS, STATES, WIDTH = 7, 11, 32
-ATTENTION, LRM = ["gpt", "transformer"], ["gla", "gated_delta_net", "mamba2"]
-ALL = [*ATTENTION, *LRM]
+ATTENTION, LRM, CLASSIC = (
+    [mixer.name for mixer in MIXERS.values() if mixer.family == family] for family in ("attention", "lrm", "classic")
+)
+ALL = [*ATTENTION, *LRM, *CLASSIC]
+# what makes a mixer small enough for a test, where its defaults do not
+SMALL = {
+    "mamba2": {"state_size": 16},
+}
 
 
 def config(mixer, **fields):
     """A configuration of width 32 with two layers and no dropout."""
-    small = {"mamba2": {"state_size": 16}}.get(mixer, {})
     defaults = {
         "hidden_size": WIDTH,
         "num_hidden_layers": 2,
@@ -20,7 +25,7 @@ def config(mixer, **fields):
         "num_states": STATES,
         "dropout": 0.0,
         "max_position_embeddings": 128,
-        "mixer_kwargs": small,
+        "mixer_kwargs": SMALL.get(mixer, {}),
     }
     return SelectivBenchConfig(mixer=mixer, **{**defaults, **fields})
 

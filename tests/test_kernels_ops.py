@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernels_helper import GATES, STEPS, error, values_and_gradients
 from torch.nn import functional as F
 
 from selectivbench_hf.kernels.gated_delta import gated_delta, unit_lower_inverse
@@ -36,24 +37,7 @@ def inputs(op, steps, gate=-0.5, repeat=1, batch=2, heads=2, keys=5, values=6, s
     return [*arguments, random(batch, heads * repeat, keys, values)]
 
 
-def values_and_gradients(function, arguments, dtype, scale=0.7, state=True):
-    """Outputs, last state and gradients of all arguments, for a fixed weighting of outputs and last state."""
-    leaves = [a.to(dtype).requires_grad_() for a in arguments]
-    out, last = function(*leaves[:-1], scale, leaves[-1]) if state else function(*leaves[:-1], scale)
-    weighting = torch.linspace(0, 7, out.numel(), dtype=dtype).view_as(out).cos()
-    total = (out * weighting).sum() + (
-        last * torch.linspace(0, 5, last.numel(), dtype=dtype).view_as(last).sin()
-    ).sum()
-    gradients = torch.autograd.grad(total, leaves if state else leaves[:-1])
-    return [out, last, *gradients]
-
-
-def error(got, wanted):
-    """Relative error in the 2-norm; a gradient that vanishes (a gate before the first step) is measured against 0.1."""
-    return ((got.double() - wanted.double()).norm() / wanted.double().norm().clamp_min(0.1)).item()
-
-
-@pytest.mark.parametrize("steps", [1, 2, 63, 64, 65, 200])
+@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("op", OPS)
 def test_chunks_equal_the_loop(op, steps):
     fast, loop = OPS[op]
@@ -76,7 +60,7 @@ def test_the_chunk_length_does_not_matter(op, chunk):
     assert max(map(error, got, wanted)) < 1e-13
 
 
-@pytest.mark.parametrize("gate", [-1e-4, -1.0, -5.0, -20.0, -100.0, -1e4])
+@pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("op", OPS)
 def test_any_gate_is_exact(op, gate):
     """Strong decays need no clamp, and a gate's gradient is right relative to what it could be (it vanishes where all is forgotten)."""

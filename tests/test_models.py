@@ -7,7 +7,7 @@ from torch import nn
 
 from selectivbench_hf import models
 from selectivbench_hf.errors import InputError
-from selectivbench_hf.models import modeling
+from selectivbench_hf.models import mixers, modeling
 
 CASES = [(mixer, block) for mixer in ALL for block in (("matched", "paper") if mixer != "gpt" else ("matched",))]
 
@@ -172,10 +172,33 @@ def test_parameter_counts_put_the_positions_apart():
 
 @pytest.mark.parametrize("mixer", ALL)
 def test_state_size(mixer):
-    wanted = {"gla": 4 * 4 * 8, "gated_delta_net": 4 * 6 * 12, "mamba2": 64 * 16}.get(mixer)
+    """The formula of the table is what a real cache holds; asking draws no random number."""
+    entry, made = models.MIXERS[mixer], config(mixer)
     before = torch.random.get_rng_state()
-    assert models.state_size(config(mixer)) == (wanted and 2 * wanted)
+    measured = models.state_size(made)
     assert torch.equal(before, torch.random.get_rng_state())
+    assert (measured is None) == (entry.state is None) == (entry.family == "attention")
+    if measured is not None:
+        layer = mixers.build_mixer(mixer, WIDTH, made.num_heads, 0, made.mixer_kwargs, made)
+        assert measured == 2 * entry.state(layer)
+
+
+@pytest.mark.parametrize("mixer", ALL)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_pieces_with_the_cache_equal_the_whole(mixer, batch):
+    """97 steps in pieces around the length at which fla's layers change their form, and one step at a time."""
+    net = model(mixer)
+    x = ids(batch)
+    with torch.no_grad():
+        whole = net(input_ids=x).logits
+        for pieces in ((1, 96), (3, 94), (63, 34), (64, 33), (65, 32), (96, 1), (1,) * 97):
+            cache, got = None, []
+            for part in x.split(pieces, 1):
+                out = net(input_ids=part, cache=cache, use_cache=True)
+                cache = out.cache
+                got.append(out.logits)
+            assert torch.allclose(torch.cat(got, 1), whole, atol=1e-4), pieces
+            assert cache.get_seq_length() == 97
 
 
 def test_heads_follow_the_rule_and_can_be_set():
@@ -235,9 +258,11 @@ BAD = [
     (lambda: model("transformer")(input_features=torch.zeros(1, 4, SYMBOLS + 2)), r"\(batch, steps, 7\)"),
     (lambda: model("transformer")(input_ids=torch.zeros(4, dtype=torch.long)), r"\(batch, steps\)"),
     (
-        lambda: model("transformer")(input_ids=ids(), use_cache=True),
-        "use_cache=True is not supported for mixer 'transformer'",
+        lambda: model("models_helper:build_tabled")(input_ids=ids(), use_cache=True),
+        "use_cache=True is not supported for mixer 'models_helper:build_tabled'",
     ),
+    (lambda: model("transformer").train()(input_ids=ids(), use_cache=True), "for evaluation"),
+    (lambda: model("transformer")(input_ids=ids(), cache=3), "cache is a int"),
 ]
 
 

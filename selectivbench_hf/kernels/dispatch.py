@@ -1,6 +1,7 @@
 """How our CPU kernels get under fla's layers, and come out again.
 
-Three tables, each with the signature of the function as it was when our version was written and tested. Where fla has a dispatch
+Three tables, gathered from the modules of `bindings`, hold each function with the signature it had when our version was written and
+tested. Where fla has a dispatch
 point for a function or an operation, a backend "cpu" is registered there, asked first and accepting only calls whose first tensor
 is on the CPU. Functions without such a point are replaced, wherever a fla module holds a reference to them, by a wrapper that
 calls the original for any other device. Anything that differs from the tables is an error that names it: no best effort.
@@ -13,73 +14,16 @@ import inspect
 import sys
 import warnings
 
-from . import recurrences, small
-from .mamba2 import ssd_forward
+from . import bindings
 
 TESTED_VERSIONS = ("0.6.0",)
 ENTRY = "selectivbench_cpu_kernel"
 
-# (home module, name, ours, signature)
-DISPATCHED = [
-    ("fla.modules.causal_conv1d.ops", "causal_conv1d_fwd", small.causal_conv1d_fwd,
-     "(x, weight, bias, residual, initial_state=None, output_final_state=False, activation=None, cu_seqlens=None, "
-     "cu_seqlens_cpu=None, chunk_indices=None, chunk_size=64, layout_fallback=False)"),
-    ("fla.modules.causal_conv1d.ops", "causal_conv1d_bwd", small.causal_conv1d_bwd,
-     "(x, dy, dht, weight=None, bias=None, residual=None, initial_state=None, activation=None, cu_seqlens=None, "
-     "cu_seqlens_cpu=None, chunk_indices=None, chunk_size=64, layout_fallback=False)"),
-    ("fla.modules.causal_conv1d.ops", "causal_conv1d_update", small.causal_conv1d_update,
-     "(x, cache, residual=None, weight=None, bias=None, activation=None)"),
-    ("fla.modules.causal_conv1d.ops", "causal_conv1d_update_states", small.causal_conv1d_update_states,
-     "(x, state_len, initial_state=None, cu_seqlens=None)"),
-    ("fla.modules.norm.fused_norm_gate", "layer_norm_gated_fwd", small.layer_norm_gated_fwd,
-     "(x, g, weight, bias, activation='swish', eps=1e-05, residual=None, out_dtype=None, residual_dtype=None, is_rms_norm=False)"),
-    ("fla.modules.norm.fused_norm_gate", "layer_norm_gated_bwd", small.layer_norm_gated_bwd,
-     "(dy, x, g, weight, bias, activation='swish', eps=1e-05, mean=None, rstd=None, dresidual=None, has_residual=False, "
-     "is_rms_norm=False, x_dtype=None, recompute_output=False)"),
-    ("fla.modules.norm.layernorm", "layer_norm_fwd", small.layer_norm_fwd,
-     "(x, weight, bias, eps=1e-05, residual=None, out_dtype=None, residual_dtype=None, is_rms_norm=False, num_groups=1)"),
-    ("fla.modules.norm.layernorm", "layer_norm_bwd", small.layer_norm_bwd,
-     "(dy, x, weight, bias, mean=None, rstd=None, dres=None, has_residual=False, is_rms_norm=False, x_dtype=None, "
-     "recompute_output=False, num_groups=1)"),
-    ("fla.modules.activations.ops", "swish_fwd", small.swish_fwd, "(x, output_contiguous=False)"),
-    ("fla.modules.activations.ops", "swish_bwd", small.swish_bwd, "(x, dy, output_contiguous=False)"),
-    ("fla.modules.activations.ops", "sigmoid_fwd", small.sigmoid_fwd, "(x, output_contiguous=False)"),
-    ("fla.modules.activations.ops", "sigmoid_bwd", small.sigmoid_bwd, "(x, dy, output_contiguous=False)"),
-    ("fla.modules.activations.ops", "logsigmoid_fwd", small.logsigmoid_fwd, "(x, temperature=1.0, output_contiguous=False)"),
-    ("fla.modules.activations.ops", "logsigmoid_bwd", small.logsigmoid_bwd, "(x, dy, temperature=1.0, output_contiguous=False)"),
-    ("fla.ops.simple_gla.fused_recurrent", "fused_recurrent_simple_gla", recurrences.fused_recurrent_simple_gla,
-     "(q, k, v, g=None, g_gamma=None, scale=None, initial_state=None, output_final_state=False, reverse=False, "
-     "state_v_first=False, cu_seqlens=None, **kwargs)"),
-]  # fmt: skip
-
-# (operation, home module, name, ours, signature)
-OPERATIONS = [
-    ("gated_delta_rule", "fla.ops.gated_delta_rule.chunk", "chunk_gated_delta_rule", recurrences.chunk_gated_delta_rule,
-     "(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False, "
-     "use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None, "
-     "chunk_indices=None, cp_context=None, **kwargs)"),
-]  # fmt: skip
-
-# (home module, name or Class.method, ours, signature)
-REPLACED = [
-    ("fla.ops.gla.chunk", "chunk_gla", recurrences.chunk_gla,
-     "(q, k, v, g, scale=None, initial_state=None, output_final_state=False, state_v_first=False, cu_seqlens=None, "
-     "cu_seqlens_cpu=None)"),
-    ("fla.ops.gla.fused_recurrent", "fused_recurrent_gla", recurrences.fused_recurrent_gla,
-     "(q, k, v, gk=None, gv=None, scale=None, initial_state=None, output_final_state=False, reverse=False, state_v_first=False, "
-     "cu_seqlens=None, **kwargs)"),
-    ("fla.ops.simple_gla.chunk", "chunk_simple_gla", recurrences.chunk_simple_gla,
-     "(q, k, v, g=None, g_gamma=None, scale=None, initial_state=None, output_final_state=False, state_v_first=False, "
-     "cu_seqlens=None, cu_seqlens_cpu=None, **kwargs)"),
-    ("fla.ops.gated_delta_rule.fused_recurrent", "fused_recurrent_gated_delta_rule", recurrences.fused_recurrent_gated_delta_rule,
-     "(q, k, v, g=None, gk=None, gv=None, beta=None, scale=None, initial_state=None, output_final_state=False, "
-     "use_qk_l2norm_in_kernel=False, use_gate_in_kernel=False, A_log=None, dt_bias=None, use_beta_sigmoid_in_kernel=False, "
-     "allow_neg_eigval=False, state_v_first=False, cu_seqlens=None, **kwargs)"),
-    ("fla.modules.norm.layernorm_gated", "rmsnorm_fn", small.rmsnorm_fn,
-     "(x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True)"),
-    ("fla.layers.mamba2", "Mamba2.torch_forward", ssd_forward,
-     "(self, input_states, last_state=None, use_cache=False, attention_mask=None)"),
-]  # fmt: skip
+_families = [importlib.import_module(f"{bindings.__name__}.{name}") for name in bindings.FAMILIES]
+DISPATCHED, OPERATIONS, REPLACED = (
+    [entry for family in _families for entry in getattr(family, table, ())]
+    for table in ("DISPATCHED", "OPERATIONS", "REPLACED")
+)
 
 _undo: list = []
 

@@ -7,7 +7,8 @@ from transformers import PreTrainedConfig
 
 from ..errors import InputError, unknown
 from .loading import check_config
-from .mixers import check_mixer, heads_for
+from .mixer import heads_for
+from .mixers import check_mixer
 
 BLOCKS = ("matched", "paper")
 # keywords that transformers itself puts into a configuration beside the declared fields
@@ -37,6 +38,7 @@ class SelectivBenchConfig(PreTrainedConfig):
     vocab_size               V + 1: `input_ids` run 0..V, and V is the blank
     dropout                  on the branches that are added to the residual stream (`gpt`: on its embeddings too)
     max_position_embeddings  longest sequence in steps; only `gpt` has a table of that length
+    mlp                      whether blocks have the MLP; None: what the block says above
     intermediate_size        width of the SwiGLU MLP; None: 8/3 of the hidden size, rounded up to a multiple of 8
     initializer_range        standard deviation of head and MLPs at the start, and of the encoder of `gpt`; our blocks' encoder
                              starts at 1 / sqrt(V), and a mixer's layer as its authors start it
@@ -50,6 +52,7 @@ class SelectivBenchConfig(PreTrainedConfig):
     num_hidden_layers: int = 8
     num_heads: int | None = None
     block: str = "matched"
+    mlp: bool | None = None
     num_symbols: int = 27
     num_states: int = 27
     vocab_size: int | None = None
@@ -89,6 +92,8 @@ class SelectivBenchConfig(PreTrainedConfig):
             )
         if self.block not in BLOCKS:
             raise unknown("block", self.block, BLOCKS)
+        if not isinstance(self.mlp, bool | NoneType):
+            raise InputError(f"mlp is {self.mlp!r}; it must be true, false, or None for the block's own way")
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout is {self.dropout!r}; it must be at least 0 and below 1")
         self.mixer_kwargs = dict(self.mixer_kwargs or {})
@@ -103,6 +108,11 @@ class SelectivBenchConfig(PreTrainedConfig):
             self.num_heads = heads_for(self.hidden_size)
         if self.intermediate_size is None:
             self.intermediate_size = -(-8 * self.hidden_size // 3 // 8) * 8
+
+    @property
+    def has_mlp(self) -> bool:
+        """Whether blocks have the MLP."""
+        return self.mlp if self.mlp is not None else self.block == "matched" or self.mixer == "transformer"
 
     @classmethod
     def get_config_dict(cls, pretrained_model_name_or_path, **kwargs):

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from ..errors import InputError
-from .mixers import sentence
+from .mixer import sentence
 
 # one logs a table of the keys that do not fit, which the error tells in one sentence; one that layers are not sharded, as ever
 TALKERS = ("transformers.modeling_utils", "transformers.distributed.tensor_parallel")

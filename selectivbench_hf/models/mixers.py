@@ -1,113 +1,26 @@
-"""The sequence mixers: one function and one line each.
+"""The table of sequence mixers, and the checks before one is built.
 
-A mixer maps (B, T, D) to (B, T, D) causally. Its function takes `hidden_size`, `num_heads`, `layer_idx` and the user's `mixer_kwargs`
-and returns a torch module; `MIXERS` gives it a name. `module:function` names one outside this package, with the same arguments.
+`MIXERS` gathers the tables of `families`. `module:function` names a mixer outside this package, with the same arguments (outside.py).
 A linear recurrent model is a layer of flash-linear-attention, with fla's own parameters and initialisation: fla is imported
 when such a layer is built, not before.
-
-Axes: B batch, T time, H heads, D channels.
 """
 
 import contextlib
-import dataclasses
-import functools
 import importlib
-import importlib.util
 import inspect
 import warnings
-from collections.abc import Callable
 from types import SimpleNamespace
 
 from ..errors import InputError, unknown
+from .families import classic, delta, gated, linear, others, rwkv, scan, softmax
+from .mixer import Mixer, heads_for, load_class, require_fla, sentence
 
-LARGEST_HEAD = 128
-
-
-@dataclasses.dataclass(frozen=True)
-class Mixer:
-    """One way to mix over time.
-
-    build    (hidden_size=, num_heads=, layer_idx=, **mixer_kwargs) -> module; for a whole model also config=
-    layer    "module:class" whose keyword arguments `mixer_kwargs` may set (None: those of `build`)
-    family   "attention", "lrm" (a linear recurrent model of fla) or "module" (somebody else's)
-    whole    it is a whole stack with blocks of its own, not one layer in our block
-    reserved keyword arguments of `layer` that other fields of the configuration set
-    """
-
-    name: str
-    build: Callable
-    family: str
-    layer: str | None = None
-    whole: bool = False
-    reserved: tuple[str, ...] = ()
-
-
-def heads_for(hidden_size: int) -> int:
-    """Number of heads by the paper's rule: 4, doubled until hidden_size / heads is at most 128."""
-    heads = 4
-    while hidden_size / heads > LARGEST_HEAD:
-        heads *= 2
-    return heads
-
-
-# --- the mixers -----------------------------------------------------------------------------------------------------------------
-
-
-def transformer(hidden_size, num_heads, layer_idx, **kwargs):
-    """Causal attention in the manner of transformers' recent models: RMSNorm on queries and keys, rotary positions, SDPA."""
-    from .attention import Attention
-
-    return Attention(hidden_size, num_heads, **kwargs)
-
-
-def gpt(hidden_size, num_heads, layer_idx, config, **kwargs):
-    """The whole GPT-2 of transformers. Its learned positions cover the longest split; the far ones are never trained, and that
-    is part of its result."""
-    from .attention import gpt2
-
-    return gpt2(config, hidden_size, num_heads, **kwargs)
-
-
-def gla(hidden_size, num_heads, layer_idx, **kwargs):
-    """Gated linear attention: a decay per key channel, keys half as wide as values."""
-    return _fla("GatedLinearAttention")(hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx, **kwargs)
-
-
-def gated_delta_net(hidden_size, num_heads, layer_idx, **kwargs):
-    """Gated DeltaNet: a decay per head and the delta rule. fla's allocation: keys of 0.75 * hidden_size, values of twice that."""
-    if "head_dim" not in kwargs:
-        kwargs["head_dim"], rest = divmod(3 * hidden_size, 4 * num_heads)
-        if rest:
-            raise ValueError(f"0.75 * hidden_size must be a multiple of num_heads ({num_heads})")
-    return _fla("GatedDeltaNet")(hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx, **kwargs)
-
-
-def mamba2(hidden_size, num_heads, layer_idx, **kwargs):
-    """Mamba-2 with fla's parameters; its scan runs as simple gated linear attention on every device (the SSD identity)."""
-    kwargs.setdefault("expand", 2)
-    inner = int(kwargs["expand"] * hidden_size)
-    if "head_dim" not in kwargs:
-        kwargs["head_dim"], rest = divmod(inner, num_heads)
-        if rest:
-            raise ValueError(f"expand * hidden_size ({inner}) must be a multiple of num_heads ({num_heads})")
-    else:
-        num_heads = None
-    return _fla("Mamba2")(hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx, **kwargs)
-
-
-_FLA_OWN = ("hidden_size", "num_heads", "layer_idx")
+_FLA_OWN = ("hidden_size", "num_heads", "layer_idx", "num_hidden_layers")
 MIXERS: dict[str, Mixer] = {
     mixer.name: mixer
-    for mixer in (
-        Mixer("gpt", gpt, "attention", whole=True, reserved=("config",)),
-        Mixer("transformer", transformer, "attention", "selectivbench_hf.models.attention:Attention"),
-        Mixer("gla", gla, "lrm", "fla.layers:GatedLinearAttention"),
-        Mixer("gated_delta_net", gated_delta_net, "lrm", "fla.layers:GatedDeltaNet"),
-        Mixer("mamba2", mamba2, "lrm", "fla.layers:Mamba2"),
-    )
+    for family in (softmax, linear, gated, delta, scan, rwkv, classic, others)
+    for mixer in family.MIXERS
 }
-
-# --- looking them up and checking them ------------------------------------------------------------------------------------------
 
 
 def mixer_names() -> list[str]:
@@ -146,6 +59,8 @@ def build_mixer(
     kwargs = dict(mixer_kwargs or {})
     if mixer.whole:
         kwargs["config"] = config
+    if mixer.family != "module" and "num_hidden_layers" in _parameters(mixer.build)[0]:
+        kwargs["num_hidden_layers"] = config.num_hidden_layers if config else layer_idx + 1
     if mixer.family == "module":
         return _build_outside(mixer, hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx, **kwargs)
     try:
@@ -187,14 +102,6 @@ def _build_outside(mixer: Mixer, **kwargs):
         raise InputError(f"{what}: the function returned {type(built).__name__}; it must return a torch.nn.Module")
     check_materialised(what, built, meta_allowed=True)
     return built
-
-
-def sentence(error: BaseException) -> str:
-    """What an error of other people's code says, in one line, after its type where the text alone says little."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1]).rstrip(".")
-    plain = isinstance(error, AssertionError | ValueError | ZeroDivisionError | OSError)
-    return text if plain and text else f"{type(error).__name__}{': ' * bool(text)}{text}"
 
 
 def check_mixer(name: str, hidden_size: int, num_heads: int | None = None, mixer_kwargs: dict | None = None) -> None:
@@ -241,6 +148,8 @@ def _why_not(mixer: Mixer, hidden_size: int, num_heads: int, mixer_kwargs: dict 
     if mixer.whole and not mixer_kwargs:
         return None
     shape = {}
+    if "num_hidden_layers" in _parameters(mixer.build)[0]:
+        shape["num_hidden_layers"] = 1
     if mixer.whole:
         shape["config"] = SimpleNamespace(dropout=0.0, max_position_embeddings=1, num_hidden_layers=1)
     try:
@@ -270,24 +179,33 @@ def _bad_kwargs(mixer: Mixer, mixer_kwargs: dict, error: Exception) -> InputErro
 def _check_kwargs(mixer: Mixer, mixer_kwargs: dict) -> None:
     """Unknown names are errors: several layers of fla swallow them without a word."""
     if mixer.layer:
-        module, _, name = mixer.layer.partition(":")
         if mixer.family == "lrm":
             require_fla(mixer.name)
-            importlib.import_module("selectivbench_hf.models.fla_layers")
-        allowed, any_name = _parameters(getattr(importlib.import_module(module), name).__init__)
-        any_name = False
+        allowed, any_name = _class_parameters(load_class(mixer.layer)), False
     else:
         allowed, any_name = _parameters(mixer.build)
         if mixer.name == "gpt":
             from .attention import GPT2_KWARGS
 
             allowed, any_name = list(GPT2_KWARGS), False
-    allowed = [a for a in allowed if a not in (*_FLA_OWN, *mixer.reserved)]
+    allowed = [*mixer.knobs, *(a for a in allowed if a not in (*_FLA_OWN, *mixer.reserved, *mixer.knobs))]
     for key in mixer_kwargs:
         if key in _FLA_OWN:
             raise InputError(f"mixer_kwargs may not set {key!r}: it is a field of the configuration itself")
         if key not in allowed and not any_name:
             raise unknown("mixer argument", key, allowed, where=f"mixer_kwargs of {mixer.name!r}")
+
+
+def _class_parameters(cls) -> list[str]:
+    """Names of the keyword arguments of a class, with those of the class it hands the rest to."""
+    names, more = _parameters(cls.__init__)
+    for base in cls.__mro__[1:] if more else ():
+        if "__init__" in vars(base) and base.__module__ != "torch.nn.modules.module":
+            further, more = _parameters(base.__init__)
+            names += [name for name in further if name not in names]
+            if not more:
+                break
+    return names
 
 
 def _parameters(function) -> tuple[list[str], bool]:
@@ -298,22 +216,3 @@ def _parameters(function) -> tuple[list[str], bool]:
         return [], True
     names = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name != "self"]
     return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
-
-
-def require_fla(mixer: str) -> None:
-    """Raise ImportError, in one sentence, where flash-linear-attention cannot work."""
-    for module, package in (("triton", "triton"), ("fla", "flash-linear-attention")):
-        if importlib.util.find_spec(module) is None:
-            raise ImportError(
-                f"mixer {mixer!r} is a layer of flash-linear-attention, and the package {package!r} is not installed here"
-                + (" (triton exists for Linux only)" if module == "triton" else "")
-                + "; without it the mixers "
-                + ", ".join(m.name for m in MIXERS.values() if m.family == "attention")
-                + " work."
-            )
-
-
-@functools.cache
-def _fla(layer: str):
-    require_fla(layer)
-    return getattr(importlib.import_module("selectivbench_hf.models.fla_layers"), layer)

@@ -4,6 +4,7 @@ Sequences are padded on the right and there is no attention mask: every mixer is
 Axes: B batch, T time, D channels (hidden size), V symbols, S states.
 """
 
+import dataclasses
 import warnings
 
 import torch
@@ -12,14 +13,25 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as guarded
 from transformers.modeling_outputs import TokenClassifierOutput
+from transformers.utils import ModelOutput
 
 from ..errors import InputError
+from .cache import DecodingCache
 from .configuration import SelectivBenchConfig
 from .loading import one_sentence, refuse_misfits
 from .mixers import build_mixer, check_mixer, get_mixer, needs_kernels
 from .outside import check_materialised, check_outside, check_shared
 
 IGNORED_LABEL = -100
+
+
+@dataclasses.dataclass
+class StateClassifierOutput(ModelOutput):
+    """loss (scalar or None), logits (B, T, S), cache (a DecodingCache, or None without use_cache)."""
+
+    loss: torch.Tensor | None = None
+    logits: torch.Tensor | None = None
+    cache: DecodingCache | None = None
 
 
 class SwiGLU(nn.Module):
@@ -36,23 +48,25 @@ class SwiGLU(nn.Module):
 
 
 class MatchedBlock(nn.Module):
-    """The same block around every mixer: x + drop(mixer(norm(x))), then x + drop(SwiGLU(norm(x)))."""
+    """The same block around every mixer: x + drop(mixer(norm(x))), then, unless `mlp` is off, x + drop(SwiGLU(norm(x)))."""
 
     def __init__(self, config: SelectivBenchConfig, mixer: nn.Module):
         super().__init__()
         self.mixer_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.mixer = mixer
-        self.mlp_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
+        self.mlp = None
+        if config.has_mlp:
+            self.mlp_norm = nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
+            self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
         self.drop = nn.Dropout(config.dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.drop(_mixed(self.mixer, self.mixer_norm(x)))
-        return x + self.drop(self.mlp(self.mlp_norm(x)))
+    def forward(self, x: torch.Tensor, cache=None, shared: dict | None = None) -> torch.Tensor:
+        x = x + self.drop(_mixed(self.mixer, self.mixer_norm(x), cache, shared))
+        return x if self.mlp is None else x + self.drop(self.mlp(self.mlp_norm(x)))
 
 
 class PaperBlock(nn.Module):
-    """x = LayerNorm(x + drop(mixer(x))); the transformer alone has an MLP, in the same form."""
+    """x = LayerNorm(x + drop(mixer(x))); unless `mlp` says otherwise the transformer alone has an MLP, in the same form."""
 
     def __init__(self, config: SelectivBenchConfig, mixer: nn.Module):
         super().__init__()
@@ -60,17 +74,20 @@ class PaperBlock(nn.Module):
         self.mixer_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
         self.drop = nn.Dropout(config.dropout)
         self.mlp = None
-        if config.mixer == "transformer":
+        if config.has_mlp:
             self.mlp = SwiGLU(config.hidden_size, config.intermediate_size)
             self.mlp_norm = nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.mixer_norm(x + self.drop(_mixed(self.mixer, x)))
+    def forward(self, x: torch.Tensor, cache=None, shared: dict | None = None) -> torch.Tensor:
+        x = self.mixer_norm(x + self.drop(_mixed(self.mixer, x, cache, shared)))
         return x if self.mlp is None else self.mlp_norm(x + self.drop(self.mlp(x)))
 
 
-def _mixed(mixer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    out = mixer(x)
+def _mixed(mixer: nn.Module, x: torch.Tensor, cache=None, shared: dict | None = None) -> torch.Tensor:
+    arguments = {} if cache is None else {"past_key_values": cache, "use_cache": True}
+    if getattr(mixer, "takes_shared", False):  # what layers of one pass tell each other (RWKV-7's first values)
+        arguments["shared"] = shared
+    out = mixer(x, **arguments)
     return out[0] if isinstance(out, tuple) else out  # fla's layers return (output, attentions, cache)
 
 
@@ -132,32 +149,36 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         example_id: torch.Tensor | None = None,
         item_ids: torch.Tensor | None = None,
         lengths: torch.Tensor | None = None,
-        past_key_values=None,
+        cache: DecodingCache | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
-    ) -> TokenClassifierOutput | tuple:
+    ) -> "StateClassifierOutput | tuple":
         """Logits, and the loss if labels are given.
 
         input_features  (B, T, V) float: one-hot symbols, with noise if the task has any, zero where nothing is shown
         input_ids       (B, T) int in 0..V (V: blank), used when there are no features; the same as noiseless features
         labels          (B, T) int64 states, -100 where there is none; the loss is the mean cross-entropy over the others
+        use_cache       return `cache`, a DecodingCache: pass it in again with the steps that follow, one or more at a time,
+                        and their logits are those of the whole sequence in one pass (evaluation mode)
         example_id, item_ids, lengths   columns of our batches that the model has no use for; named here so that
                         transformers' Trainer neither removes them before the collator nor fails on them after it
         """
-        if use_cache or past_key_values is not None:
-            raise InputError(
-                f"use_cache=True is not supported for mixer {self.config.mixer!r}: give the whole sequence at once"
-            )
-        logits = self.classifier(self.hidden(input_features, input_ids))
+        if use_cache and cache is None:
+            cache = DecodingCache()
+        logits = self.classifier(self.hidden(input_features, input_ids, cache))
         loss = None if labels is None else state_loss(logits, labels)
         if return_dict is False:
-            return (logits,) if loss is None else (loss, logits)
-        return TokenClassifierOutput(loss=loss, logits=logits)
+            return tuple(part for part in (loss, logits, cache) if part is not None)
+        return StateClassifierOutput(loss=loss, logits=logits, cache=cache)
 
     def hidden(
-        self, input_features: torch.Tensor | None = None, input_ids: torch.Tensor | None = None
+        self,
+        input_features: torch.Tensor | None = None,
+        input_ids: torch.Tensor | None = None,
+        cache: DecodingCache | None = None,
     ) -> torch.Tensor:
         """The states (B, T, D) before `classifier`, so that the head can be applied to a few steps at a time."""
+        self._check_cache(cache)
         if input_features is not None:
             if input_features.dim() != 3 or input_features.shape[-1] != self.config.num_symbols:
                 raise InputError(
@@ -175,12 +196,31 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             x = F.embedding(input_ids, table) + self.encoder.bias
         else:
             raise InputError("give input_features or input_ids")
-        if get_mixer(self.config.mixer).whole and x.shape[1] > self.config.max_position_embeddings:
+        whole = get_mixer(self.config.mixer).whole
+        steps = x.shape[1] + (cache.get_seq_length() if cache is not None else 0)
+        if whole and steps > self.config.max_position_embeddings:
             raise InputError(
-                f"the sequence has {x.shape[1]} steps and mixer {self.config.mixer!r} has positions for "
+                f"the sequence has {steps} steps and mixer {self.config.mixer!r} has positions for "
                 f"{self.config.max_position_embeddings} (max_position_embeddings)"
             )
-        return self.norm(self.backbone(x))
+        if whole:
+            return self.norm(self.backbone(x) if cache is None else self.backbone(x, cache))
+        shared = {}
+        for block in self.backbone:
+            x = block(x, cache, shared)
+        return self.norm(x)
+
+    def _check_cache(self, cache) -> None:
+        if cache is None:
+            return
+        if not isinstance(cache, DecodingCache):
+            raise InputError(f"cache is a {type(cache).__name__}; it must be what a call with use_cache=True returned")
+        if get_mixer(self.config.mixer).family == "module":
+            raise InputError(
+                f"use_cache=True is not supported for mixer {self.config.mixer!r}: give the whole sequence at once"
+            )
+        if self.training:
+            raise InputError("use_cache=True is for evaluation: call model.eval() first")
 
     def _init_weights(self, module: nn.Module) -> None:
         """Encoder, head, MLPs and norms only; transformers' own version would overwrite what the layers drew for themselves.
@@ -344,27 +384,22 @@ def state_size(config: SelectivBenchConfig) -> int | None:
     None for attention, whose state grows, and for mixers from outside. The few last inputs that a short convolution keeps
     are not counted.
     """
-    if get_mixer(config.mixer).family != "lrm":
+    mixer = get_mixer(config.mixer)
+    if mixer.family not in ("lrm", "classic"):
         return None
     _enable_kernels(config.mixer)
-    from fla.models.utils import Cache
-
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
-        layer = build_mixer(config.mixer, config.hidden_size, config.num_heads, 0, config.mixer_kwargs).eval()
-        cache = Cache()
-        layer(torch.zeros(1, 1, config.hidden_size), past_key_values=cache, use_cache=True)
-    return _count(cache[0]["recurrent_state"]) * config.num_hidden_layers
-
-
-def _count(state) -> int:
-    return state.numel() if isinstance(state, torch.Tensor) else sum(map(_count, state))
+        layer = build_mixer(config.mixer, config.hidden_size, config.num_heads, 0, config.mixer_kwargs, config).eval()
+        cache = DecodingCache()
+        _mixed(layer, torch.zeros(1, 1, config.hidden_size), cache, {})
+    return cache.numbers(("recurrent_state",)) * config.num_hidden_layers
 
 
 def _enable_kernels(mixer: str) -> None:
     if not needs_kernels(mixer):
         return
     from .. import kernels
-    from .mixers import require_fla
+    from .mixer import require_fla
 
     require_fla(mixer)
     try:

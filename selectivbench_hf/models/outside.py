@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from ..errors import InputError
-from .mixers import build_mixer, sentence
+from .mixer import sentence
+from .mixers import build_mixer
 
 STEPS = 64  # of the probe; a mixer must take any number, but some take multiples of a chunk only
 TOLERANCE = 1e-5  # of the largest output: an FFT lets rounding errors travel backwards

@@ -1,19 +1,14 @@
-"""The layers of flash-linear-attention that mixers.py builds. Importing this module imports fla (seconds)."""
+"""Mamba-2 as a layer of ours: fla's parameters, our scan."""
 
 import logging
-import warnings
 
-with warnings.catch_warnings():
-    # on a machine without a GPU fla says that Triton cannot be used; that is what our kernels are for
-    warnings.filterwarnings("ignore", message="Triton is not supported on current platform")
-    import fla.layers
-from fla.layers import GatedDeltaNet, GatedLinearAttention  # noqa: F401
+import fla.layers.mamba2
 from fla.layers.utils import get_layer_cache, update_layer_cache
 
-from ..kernels.mamba2 import ssd_forward
+from ...kernels.mamba2 import ssd_forward
 
 
-class Mamba2(fla.layers.Mamba2):
+class Mamba2(fla.layers.mamba2.Mamba2):
     """fla's Mamba-2, its scan run as simple gated linear attention on every device.
 
     fla itself takes mamba_ssm's kernels where they are installed and else a scan in plain torch that is 100 times slower; one form
@@ -21,7 +16,7 @@ class Mamba2(fla.layers.Mamba2):
     """
 
     def __init__(self, **kwargs):
-        logger = logging.getLogger(fla.layers.Mamba2.__module__)
+        logger = logging.getLogger(fla.layers.mamba2.__name__)
         before = logger.level
         logger.setLevel(logging.ERROR)  # it warns about paths that this class never takes
         try:

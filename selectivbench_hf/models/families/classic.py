@@ -1,0 +1,3 @@
+"""The classics, which need no fla: S4D, GRU and LSTM. Axes: B T H D."""
+
+MIXERS = ()

@@ -1,0 +1,3 @@
+"""Further layers of fla. Axes: B T H D."""
+
+MIXERS = ()
