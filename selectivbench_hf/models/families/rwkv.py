@@ -1,3 +1,3 @@
-"""RWKV-6 and RWKV-7. Axes: B T H D."""
+"""RWKV-6: a decay per channel and a bonus for the current step. Axes: B T H D."""
 
 MIXERS = ()

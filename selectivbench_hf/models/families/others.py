@@ -1,3 +1,0 @@
-"""Further layers of fla. Axes: B T H D."""
-
-MIXERS = ()
