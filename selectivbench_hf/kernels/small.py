@@ -400,6 +400,20 @@ def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     return _L2Norm.apply(x, eps)
 
 
+def l2norm_fwd(x, eps=1e-6, output_dtype=None):
+    """x (..., D) scaled to unit length in x's type or output_dtype, and the reciprocal lengths (...)."""
+    xf = x.to(compute_dtype(x))
+    rstd = torch.linalg.vecdot(xf, xf).add_(eps).rsqrt_()
+    return (xf * rstd.unsqueeze(-1)).to(output_dtype or x.dtype), rstd
+
+
+def l2norm_bwd(y, rstd, dy, eps=1e-6):
+    """Gradient of x, from what l2norm_fwd returned."""
+    yf, dyf = y.to(rstd.dtype), dy.reshape(y.shape).to(rstd.dtype)
+    along = torch.linalg.vecdot(dyf, yf).unsqueeze(-1)
+    return torch.addcmul(dyf, yf, along, value=-1).mul_(rstd.unsqueeze(-1)).to(y.dtype)
+
+
 # --- activations -----------------------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,8 @@ DISPATCHED = [
     ("fla.modules.norm.layernorm", "layer_norm_bwd", small.layer_norm_bwd,
      "(dy, x, weight, bias, mean=None, rstd=None, dres=None, has_residual=False, is_rms_norm=False, x_dtype=None, "
      "recompute_output=False, num_groups=1)"),
+    ("fla.modules.norm.l2norm", "l2norm_fwd", small.l2norm_fwd, "(x, eps=1e-06, output_dtype=None)"),
+    ("fla.modules.norm.l2norm", "l2norm_bwd", small.l2norm_bwd, "(y, rstd, dy, eps=1e-06)"),
     ("fla.modules.activations.ops", "swish_fwd", small.swish_fwd, "(x, output_contiguous=False)"),
     ("fla.modules.activations.ops", "swish_bwd", small.swish_bwd, "(x, dy, output_contiguous=False)"),
     ("fla.modules.activations.ops", "sigmoid_fwd", small.sigmoid_fwd, "(x, output_contiguous=False)"),
