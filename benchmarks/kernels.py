@@ -1,110 +1,188 @@
 """CPU kernels against causal softmax attention of the same shape, forward and backward.
 
-    python benchmarks/kernels.py [--shapes lite,B16xT512xD64] [--repeats 7] [--json]
+    python benchmarks/kernels.py [--shapes lite,B16xT512xD64] [--ops gla,kda] [--repeats 7] [--memory] [--json]
+    python benchmarks/kernels.py --versus [--ops gla,kda]
 
-Prints time / time of torch's scaled_dot_product_attention (is_causal), medians of interleaved repeats: only ratios within one run mean
-anything on a shared machine. Where other OpenMP processes share the cores, set OMP_WAIT_POLICY=PASSIVE or one thread: threads that
-spin while they wait for each other made many-step kernels 10 to 50 times slower here.
+Prints time / time of torch's scaled_dot_product_attention (is_causal): the median, over interleaved rounds, of the ratio within a round.
+Only ratios within one run mean anything on a shared machine. Where other OpenMP processes share the cores, set OMP_WAIT_POLICY=PASSIVE
+or one thread: threads that spin while they wait for each other made many-step kernels 10 to 50 times slower here.
 
 `lite` is what the small demonstration trains: batch 32, 256 steps, 4 heads of 16 (GLA keys 8, gated delta 12 x 24, Mamba-2 keys 128
-shared by the heads).
+shared by the heads). --memory adds the peak memory of one pass beyond its inputs, each op in a process of its own, after the timing.
+--versus times instead what a user would have without these kernels: the plain recurrences that fla ships and the torch fallbacks of
+fla's and transformers' layers, divided by ours.
 """
 
 import argparse
+import dataclasses
+import importlib
 import json
+import resource
 import statistics
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch.nn import functional as F
 
 SHAPES = {
     "lite": (32, 256, 4, 16),
+    "B4xT512xD32": (4, 512, 4, 32),
     "B4xT512xD64": (4, 512, 4, 64),
     "B16xT512xD64": (16, 512, 4, 64),
     "B2xT2048xD64": (2, 2048, 4, 64),
 }
-BARS = {
-    "B16xT512xD64": {"simple_gla": 1.0, "gla": 1.8, "gated_delta": 1.7},
-    "B2xT2048xD64": {"simple_gla": 0.5, "gla": 0.8, "gated_delta": 1.1},
-}
+BARRED = ("B16xT512xD64", "B2xT2048xD64")
 
 
-def candidates(shape: str, threads: int | None = None) -> dict:
-    """name -> a function that runs one forward and backward pass."""
-    from selectivbench_hf.kernels.gated_delta import gated_delta
-    from selectivbench_hf.kernels.gla import gla
-    from selectivbench_hf.kernels.simple_gla import simple_gla
+class Sizes:
+    """Random inputs of one shape; keys and values may differ from the heads' width. Axes: B T H K V."""
 
-    batch, steps, heads, width = SHAPES[shape]
-    lite = shape == "lite"
+    def __init__(self, shape: str, keys: int | None = None, values: int | None = None):
+        self.batch, self.steps, self.heads, width = SHAPES[shape]
+        self.keys, self.values = keys or width, values or width
 
-    def random(*size):
-        return torch.randn(batch, steps, heads, *size, requires_grad=True)
+    def random(self, *more, heads=None):
+        """(B, T, H, *more), normal."""
+        return torch.randn(self.batch, self.steps, heads or self.heads, *more, requires_grad=True)
 
-    def gates(*size):
-        return (F.logsigmoid(torch.randn(batch, steps, heads, *size)) / 4).requires_grad_()
+    def make(self, kind: str) -> torch.Tensor:
+        """An argument by the name it has in the ops' docstrings."""
+        if kind in ("q", "k", "v"):
+            return self.random(self.values if kind == "v" else self.keys)
+        if kind in ("unit_q", "unit_k"):
+            return F.normalize(self.random(self.keys).detach(), dim=-1).requires_grad_()
+        log_decay = (F.logsigmoid(self.random(*(self.keys,) * (kind == "gk"))) / 4).detach()
+        return {"g": log_decay, "gk": log_decay, "beta": log_decay.exp()}[kind].requires_grad_()
 
-    def unit(x):
-        return F.normalize(x.detach(), dim=-1).requires_grad_()
 
-    q, k, v = random(width), random(width), random(width)
-    gk, gv = (8, 16) if lite else (width, width)
-    dk, dv = (12, 24) if lite else (width, width)
-    runs = {
-        "sdpa": (
-            lambda q, k, v: F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True),
-            (q, k, v),
-        ),
-        "simple_gla": (lambda *a: simple_gla(*a)[0], (q, k, v, gates())),
-        "gla": (lambda *a: gla(*a)[0], (random(gk), random(gk), random(gv), gates(gk))),
-        "gated_delta": (
-            lambda *a: gated_delta(*a)[0],
-            (unit(random(dk)), unit(random(dk)), random(dv), gates(), gates().detach().exp().requires_grad_()),
-        ),
-    }
-    if lite:
-        shared = [torch.randn(batch, steps, 1, 128, requires_grad=True) for _ in range(2)]
-        runs["mamba2 scan"] = (lambda *a: simple_gla(*a, scale=1.0)[0], (*shared, random(32), gates()))
+@dataclasses.dataclass(frozen=True)
+class Op:
+    """function: "module:function" below selectivbench_hf.kernels, or a callable. arguments: names that Sizes.make knows, or a function
+    of Sizes. bars: the highest ratio allowed at the two BARRED shapes. lite: keys and values at the shape `lite`."""
 
-    def passes(function, inputs):
+    function: str | Callable
+    arguments: str | Callable
+    bars: tuple = (None, None)
+    lite: tuple = (None, None)
+
+    def passes(self, shape: str) -> Callable:
+        """One forward and backward pass at that shape, as a function without arguments."""
+        sizes = Sizes(shape, *(self.lite if shape == "lite" else ()))
+        function, arguments = self.function, self.arguments
+        if isinstance(function, str):
+            module, _, name = function.partition(":")
+            function = getattr(importlib.import_module(f"selectivbench_hf.kernels.{module}"), name)
+        inputs = arguments(sizes) if callable(arguments) else tuple(map(sizes.make, arguments.split()))
+        leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+
         def run():
             out = function(*inputs)
-            torch.autograd.grad(out, inputs, torch.ones_like(out))
+            out = out[0] if isinstance(out, tuple) else out
+            torch.autograd.grad(out, leaves, torch.ones_like(out))
 
         return run
 
-    return {name: passes(*run) for name, run in runs.items()}
+
+def sdpa(q, k, v):
+    """Causal attention of (B, T, H, D)."""
+    return F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
+
+
+def candidates() -> dict[str, Op]:
+    """name -> op: one line each."""
+    return {
+        "sdpa": Op(sdpa, "q k v"),
+        "simple_gla": Op("simple_gla:simple_gla", "q k v g", (1.0, 0.5)),
+        "mamba2 scan": Op("simple_gla:simple_gla", lambda s: (*(s.random(128, heads=1) for _ in "qk"), s.make("v"), s.make("g"), 1.0), lite=(None, 32)),
+        "gla": Op("gla:gla", "q k v gk", (1.8, 0.8), lite=(8, 16)),
+        "gated_delta": Op("gated_delta:gated_delta", "unit_q unit_k v g beta", (1.7, 1.1), lite=(12, 24)),
+    }  # fmt: skip
+
+
+def interleaved(runs: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each run in each round; a first round only warms up."""
+    times = {name: [] for name in runs}
+    for repeat in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if repeat:
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def against(times: dict[str, list[float]], base: str) -> dict[str, float]:
+    """The median over rounds of each time divided by that of `base` in the same round."""
+    return {
+        name: statistics.median(a / b for a, b in zip(seconds, times[base], strict=True))
+        for name, seconds in times.items()
+    }
+
+
+def peak_memory(shape: str, name: str) -> float:
+    """MiB that one pass takes beyond what is there before it, measured in a process of its own."""
+    command = [sys.executable, __file__, "--shapes", shape, "--ops", name, "--peak-here"]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def peak_here(run: Callable) -> float:
+    """MiB that a first pass adds to this process's peak."""
+    clear, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+
+    def peak():
+        if status.exists():
+            return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+
+    if clear.exists():
+        clear.write_text("5")  # the peak starts again from what is used now
+    before = peak()
+    run()
+    return (peak() - before) / 1024
 
 
 def main(argv=None) -> None:
+    """See the top of the file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--shapes", default="lite,B16xT512xD64,B2xT2048xD64", help="comma-separated, of: " + ", ".join(SHAPES)
     )
+    parser.add_argument("--ops", default="", help="comma-separated; default: all")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--memory", action="store_true", help="add the peak memory of one pass")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--peak-here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    ops = candidates()
+    names = [n for n in options.ops.split(",") if n] or list(ops)
+    for given, known in ((options.shapes.split(","), SHAPES), (names, ops)):
+        for name in given:
+            if name not in known:
+                parser.error(f"unknown {name!r}; allowed: {', '.join(known)}")
+    if options.peak_here:
+        print(peak_here(ops[names[0]].passes(options.shapes)))
+        return
+    ops = {name: op for name, op in ops.items() if name == "sdpa" or name in names}
     rows = []
     for shape in options.shapes.split(","):
-        if shape not in SHAPES:
-            parser.error(f"unknown shape {shape!r}; allowed: {', '.join(SHAPES)}")
         torch.manual_seed(0)
-        runs = candidates(shape)
-        times = {name: [] for name in runs}
-        for repeat in range(options.repeats + 1):
-            for name, run in runs.items():
-                start = time.perf_counter()
-                run()
-                if repeat:  # the first round only warms up
-                    times[name].append(time.perf_counter() - start)
-        sdpa = statistics.median(times["sdpa"])
-        for name, seconds in times.items():
-            middle = statistics.median(seconds)
-            bar = BARS.get(shape, {}).get(name)
-            rows.append(
-                {"name": f"{shape} {name}", "ratio": round(middle / sdpa, 2), "ms": round(middle * 1e3, 1), "bar": bar}
-            )
+        times = interleaved({name: op.passes(shape) for name, op in ops.items()}, options.repeats)
+        ratios = against(times, "sdpa")
+        for name, op in ops.items():
+            bar = op.bars[BARRED.index(shape)] if shape in BARRED else None
+            row = {
+                "name": f"{shape} {name}",
+                "ratio": round(ratios[name], 2),
+                "ms": round(statistics.median(times[name]) * 1e3, 1),
+                "bar": bar,
+            }
+            if options.memory:
+                row["peak_mib"] = round(peak_memory(shape, name), 1)
+            rows.append(row)
     if options.json:
         print(json.dumps(rows))
         return
@@ -113,7 +191,8 @@ def main(argv=None) -> None:
     )
     for row in rows:
         bar = "" if row["bar"] is None else f"   bar {row['bar']}" + ("" if row["ratio"] <= row["bar"] else "  MISSED")
-        print(f"{row['name']:28} {row['ratio']:6.2f} x SDPA {row['ms']:9.1f} ms{bar}")
+        memory = f" {row['peak_mib']:8.1f} MiB" if options.memory else ""
+        print(f"{row['name']:28} {row['ratio']:6.2f} x SDPA {row['ms']:9.1f} ms{memory}{bar}")
 
 
 if __name__ == "__main__":
