@@ -1,4 +1,9 @@
-"""Attention models: one rotary attention layer for our block, and the whole GPT-2 of transformers. Axes: B T H D."""
+"""Attention models: one attention layer for our block, over all steps or a window, and the whole GPT-2 of transformers.
+
+Axes: B batch, T time, S keys and values from the first cached step on, H heads, D channels.
+"""
+
+import inspect
 
 import torch
 from torch import nn
@@ -7,47 +12,150 @@ from torch.nn import functional as F
 from ..errors import InputError, unknown
 
 
-class Attention(nn.Module):
-    """Causal softmax attention with RMSNorm on queries and keys and rotary positions (base `rope_theta`)."""
+QUERY_BLOCK = 1024  # queries that share a mask when a piece follows earlier steps: the mask stays small
+SMALLEST_BLOCK = 64  # of a window's queries: below, the products are too small to be worth a call
 
-    def __init__(self, hidden_size: int, num_heads: int, rope_theta: float = 10000.0, norm_eps: float = 1e-6):
+
+class Attention(nn.Module):
+    """Causal softmax attention, by default with RMSNorm on queries and keys and rotary positions (base `rope_theta`).
+
+    window_size  steps that each step attends to, its own included (None: all)
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        rope_theta: float = 10000.0,
+        norm_eps: float = 1e-6,
+        qk_norm: bool = True,
+        use_rope: bool = True,
+        window_size: int | None = None,
+        layer_idx: int = 0,
+    ):
         super().__init__()
-        if hidden_size % num_heads or hidden_size // num_heads % 2:
+        for name, value in (("qk_norm", qk_norm), ("use_rope", use_rope)):
+            if not isinstance(value, bool):
+                raise InputError(f"mixer_kwargs: {name} is {value!r}; it must be true or false")
+        for name, value in (("rope_theta", rope_theta), ("norm_eps", norm_eps)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise InputError(f"mixer_kwargs: {name} is {value!r}; it must be a number above 0")
+        if window_size is not None:
+            check_window(window_size)
+        if use_rope and (hidden_size % num_heads or hidden_size // num_heads % 2):
             raise ValueError(
                 f"it must be a multiple of 2 * num_heads ({2 * num_heads}), because rotation pairs channels"
             )
-        for name, value in (("rope_theta", rope_theta), ("norm_eps", norm_eps)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise InputError(f"mixer_kwargs of 'transformer': {name} is {value!r}; it must be a number above 0")
+        if hidden_size % num_heads:
+            raise ValueError(f"it must be a multiple of num_heads ({num_heads})")
         self.num_heads, self.head_dim, self.rope_theta = num_heads, hidden_size // num_heads, rope_theta
+        self.qk_norm, self.use_rope, self.window_size, self.layer_idx = qk_norm, use_rope, window_size, layer_idx
         self.q_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.k_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.v_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
-        self.q_norm = nn.RMSNorm(self.head_dim, eps=norm_eps)
-        self.k_norm = nn.RMSNorm(self.head_dim, eps=norm_eps)
+        if qk_norm:
+            self.q_norm = nn.RMSNorm(self.head_dim, eps=norm_eps)
+            self.k_norm = nn.RMSNorm(self.head_dim, eps=norm_eps)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) -> (B, T, D)."""
+    def forward(self, x: torch.Tensor, past_key_values=None, use_cache: bool = False) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D). `past_key_values`, a DecodingCache, holds the rotated keys and the values of earlier steps."""
         batch, steps, width = x.shape
         q, k, v = (
             project(x).view(batch, steps, self.num_heads, self.head_dim)
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
-        cos, sin = rotary_table(steps, self.head_dim, self.rope_theta, x.device)
-        q = rotate(self.q_norm(q.to(self.q_norm.weight.dtype)), cos, sin).to(v.dtype).transpose(1, 2)
-        k = rotate(self.k_norm(k.to(self.k_norm.weight.dtype)), cos, sin).to(v.dtype).transpose(1, 2)
-        mixed = F.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True)
-        return self.o_proj(mixed.transpose(1, 2).reshape(batch, steps, width))
+        if self.qk_norm:
+            q, k = self.q_norm(q.to(self.q_norm.weight.dtype)), self.k_norm(k.to(self.k_norm.weight.dtype))
+        if self.use_rope:
+            first = past_key_values.get_seq_length(self.layer_idx) if use_cache else 0
+            cos, sin = rotary_table(first, steps, self.head_dim, self.rope_theta, x.device)
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        q, k = q.to(v.dtype), k.to(v.dtype)
+        if use_cache:
+            k, v = self._with_earlier(k, v, past_key_values)
+        if self.window_size is None:
+            mixed = causal_attention(q, k, v)
+        else:
+            mixed = window_attention(q, k, v, self.window_size)
+        return self.o_proj(mixed.reshape(batch, steps, width))
+
+    def _with_earlier(self, k, v, cache):
+        """Keys and values (B, T, H, D) after those of earlier steps; of these a window keeps as many as its next step will see."""
+        earlier = cache[self.layer_idx]["attn_state"] if cache.get_seq_length(self.layer_idx) else None
+        window = {"window_size": self.window_size}
+        state = cache.update(self.layer_idx, offset=k.shape[1], attn_state=(k, v), cache_kwargs=window)
+        if self.window_size is None or earlier is None:
+            return (k, v) if earlier is None else state["attn_state"]
+        return tuple(torch.cat(parts, 1) for parts in zip(earlier, (k, v), strict=True))
 
 
-def rotary_table(steps: int, head_dim: int, theta: float, device) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin of position times frequency, (T, 1, head_dim / 2) float32.
+def check_window(window_size) -> None:
+    """Raise InputError unless it is a whole number of at least 1."""
+    if not isinstance(window_size, int) or isinstance(window_size, bool) or window_size < 1:
+        raise InputError(f"mixer_kwargs: window_size is {window_size!r}; it must be a whole number of at least 1")
+
+
+def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """The last T of S steps attend to all steps up to their own. q (B, T, H, D), k, v (B, S, H, D) -> (B, T, H, D)."""
+    steps, total = q.shape[1], k.shape[1]
+    q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+    if steps == total:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    if steps == 1:
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    out = []
+    for start in range(0, steps, QUERY_BLOCK):
+        part = q[:, :, start : start + QUERY_BLOCK]
+        seen = total - steps + start + part.shape[2]
+        mask = band(part.shape[2], seen, seen, q.device)
+        out.append(F.scaled_dot_product_attention(part, k[:, :, :seen], v[:, :, :seen], mask))
+    return torch.cat(out, 2).transpose(1, 2)
+
+
+def window_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int) -> torch.Tensor:
+    """The last T of S steps attend to `window` steps, the last of them their own. q (B, T, H, D), k, v (B, S, H, D).
+
+    In blocks of queries, each with the keys that it can see: work and memory grow with T * window.
+    """
+    (batch, steps), total = q.shape[:2], k.shape[1]
+    if total <= window:
+        return causal_attention(q, k, v)
+    size = max(window, SMALLEST_BLOCK)
+    first = min(steps, size)
+    seen = total - steps + first
+    out = [_masked(q[:, :first], k[:, :seen], v[:, :seen], band(first, seen, window, q.device))]
+    if steps > first:
+        blocks = -(-(steps - first) // size)
+        padding = (0, 0, 0, 0, 0, first + blocks * size - steps)
+        before = seen - window + 1  # the first key that the second block sees
+        q = F.pad(q[:, first:], padding).unflatten(1, (blocks, size)).flatten(0, 1)
+        k, v = (
+            F.pad(part[:, before:], padding).unfold(1, size + window - 1, size).movedim(-1, 2).flatten(0, 1)
+            for part in (k, v)
+        )
+        rest = _masked(q, k, v, band(size, size + window - 1, window, q.device))
+        out.append(rest.reshape(batch, blocks * size, *rest.shape[2:])[:, : steps - first])
+    return torch.cat(out, 1)
+
+
+def _masked(q, k, v, mask):
+    return F.scaled_dot_product_attention(*(part.transpose(1, 2) for part in (q, k, v)), mask).transpose(1, 2)
+
+
+def band(steps: int, total: int, window: int, device) -> torch.Tensor:
+    """(T, S): whether the last T of S steps see each step: none after their own, and `window` in all."""
+    back = torch.arange(total - steps, total, device=device)[:, None] - torch.arange(total, device=device)
+    return (back >= 0) & (back < window)
+
+
+def rotary_table(first: int, steps: int, head_dim: int, theta: float, device) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin of position times frequency for T steps from `first` on, (T, 1, head_dim / 2) float32.
 
     Computed in each pass, not kept as a buffer: a table that is not saved is what loading on the meta device leaves as garbage.
     """
     frequencies = theta ** (-torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim)
-    angles = torch.arange(steps, device=device, dtype=torch.float32)[:, None, None] * frequencies
+    angles = torch.arange(first, first + steps, device=device, dtype=torch.float32)[:, None, None] * frequencies
     return angles.cos(), angles.sin()
 
 
@@ -69,15 +177,24 @@ class GPT2(nn.Module):
 
         self.gpt2 = GPT2Model(gpt2_config)
         self.gpt2.wte = nn.Identity()
+        names = inspect.signature(GPT2Model.forward).parameters
+        self._cache_name = "cache" if "cache" in names else "past_key_values"  # its name in older transformers
 
     @property
     def position_table(self) -> torch.Tensor:
         """The learned positions, (longest sequence, D)."""
         return self.gpt2.wpe.weight
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) -> (B, T, D)."""
-        return self.gpt2(inputs_embeds=x, use_cache=False).last_hidden_state
+    def forward(self, x: torch.Tensor, cache=None) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D). A DecodingCache carries transformers' own cache in `shared`."""
+        if cache is None:
+            return self.gpt2(inputs_embeds=x, use_cache=False).last_hidden_state
+        from transformers import DynamicCache
+
+        theirs = cache.shared.setdefault("gpt2", DynamicCache())
+        out = self.gpt2(inputs_embeds=x, use_cache=True, **{self._cache_name: theirs}).last_hidden_state
+        cache.update(0, offset=x.shape[1])
+        return out
 
 
 def gpt2(config, hidden_size: int, num_heads: int, **kwargs) -> GPT2:

@@ -1,13 +1,26 @@
-"""Softmax attention: the models whose memory grows with the sequence. Axes: B T H D."""
+"""Softmax attention: over all steps, where memory grows with the sequence, or over a window. Axes: B T H D."""
 
 from ..mixer import Mixer
 
+ATTENTION = "selectivbench_hf.models.attention:Attention"
 
-def transformer(hidden_size, num_heads, layer_idx, **kwargs):
+
+def transformer(hidden_size, num_heads, layer_idx, use_rope=True, **kwargs):
     """Causal attention in the manner of transformers' recent models: RMSNorm on queries and keys, rotary positions, SDPA."""
     from ..attention import Attention
 
-    return Attention(hidden_size, num_heads, **kwargs)
+    return Attention(hidden_size, num_heads, use_rope=use_rope, layer_idx=layer_idx, **kwargs)
+
+
+def sliding_window(hidden_size, num_heads, layer_idx, window_size=32, use_rope=True, **kwargs):
+    """The same attention over the last `window_size` steps (32 unless told), the present one included: a memory that does not grow.
+
+    32 steps of keys and values are as many numbers as the states of linear attention with heads of 64.
+    """
+    from ..attention import Attention, check_window
+
+    check_window(window_size)
+    return Attention(hidden_size, num_heads, use_rope=use_rope, window_size=window_size, layer_idx=layer_idx, **kwargs)
 
 
 def gpt(hidden_size, num_heads, layer_idx, config, **kwargs):
@@ -34,7 +47,9 @@ MIXERS = (
         "transformer",
         transformer,
         "attention",
-        "selectivbench_hf.models.attention:Attention",
+        ATTENTION,
+        reserved=("window_size",),
+        knobs=("use_rope",),
         decay="none",
         write="append",
         mixing="none",
