@@ -12,11 +12,12 @@ def chunk_length(steps: int, preferred: int) -> int:
     return min(preferred, 1 << max(0, steps - 1).bit_length())
 
 
-def to_chunks(x: torch.Tensor, length: int, dtype: torch.dtype) -> torch.Tensor:
-    """(B, T, H, ...) -> (N, B, H, C, ...) of type dtype, contiguous, zeros after the last step."""
+def to_chunks(x: torch.Tensor, length: int, dtype: torch.dtype, out: torch.Tensor | None = None) -> torch.Tensor:
+    """(B, T, H, ...) -> (N, B, H, C, ...) of type dtype, contiguous (or in `out`, of any strides), zeros after the last step."""
     batch, steps, heads = x.shape[:3]
     full, rest = divmod(steps, length)
-    out = x.new_empty(full + bool(rest), batch, heads, length, *x.shape[3:], dtype=dtype)
+    if out is None:
+        out = x.new_empty(full + bool(rest), batch, heads, length, *x.shape[3:], dtype=dtype)
     if full:
         out[:full].copy_(x[:, : full * length].unflatten(1, (full, length)).movedim((1, 3), (0, 2)))
     if rest:
@@ -48,34 +49,34 @@ def suffix_sums(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 class BlockView:
-    """The s-by-s blocks below the diagonal, and on it, of square matrices (M, C, C) cut into blocks of s: for recursive halving."""
+    """The blocks of s by s steps on the diagonal and below it of matrices (M, C, C) over pairs of steps: for recursive halving.
 
-    def __init__(self, matrices: torch.Tensor, size: int):
-        count, length = matrices.shape[0], matrices.shape[-1]
-        pairs = length // (2 * size)
-        on_diagonal = matrices.view(count, pairs, 2 * size, pairs, 2 * size).diagonal(dim1=1, dim2=3)
-        self.size, self.shape = size, (count * pairs, size, size)
-        self.quads = on_diagonal.permute(0, 3, 1, 2)  # (M, pairs, 2s, 2s), a view
+    With r rows and w columns for each step the matrices are (M, C r, C w) and the blocks s r by s w.
+    """
 
-    def _get(self, rows, columns):
-        return self.quads[:, :, rows, columns].reshape(self.shape)
+    def __init__(self, matrices: torch.Tensor, size: int, rows: int = 1, columns: int = 1):
+        count, length = matrices.shape[0], matrices.shape[-1] // columns
+        pairs, rows, columns = length // (2 * size), size * rows, size * columns
+        on_diagonal = matrices.view(count, pairs, 2 * rows, pairs, 2 * columns).diagonal(dim1=1, dim2=3)
+        self.shape = count * pairs, rows, columns
+        self.quads = on_diagonal.permute(0, 3, 1, 2)  # (M, pairs, 2 s r, 2 s w), a view
 
     @property
     def first(self):
-        """The upper block of each pair on the diagonal, (M * pairs, s, s): to read, it may or may not be a copy."""
-        return self._get(slice(None, self.size), slice(None, self.size))
+        """The upper block of each pair on the diagonal, (M * pairs, s r, s w): to read, it may or may not be a copy."""
+        return self.quads[:, :, : self.shape[1], : self.shape[2]].reshape(self.shape)
 
     @property
     def second(self):
         """The lower block of each pair on the diagonal."""
-        return self._get(slice(self.size, None), slice(self.size, None))
+        return self.quads[:, :, self.shape[1] :, self.shape[2] :].reshape(self.shape)
 
     @property
     def below(self):
         """The block below the first one."""
-        return self._get(slice(self.size, None), slice(None, self.size))
+        return self.quads[:, :, self.shape[1] :, : self.shape[2]].reshape(self.shape)
 
     def set_below(self, values: torch.Tensor) -> None:
-        """Write (M * pairs, s, s) below the diagonal."""
-        target = self.quads[:, :, self.size :, : self.size]
+        """Write (M * pairs, s r, s w) below the diagonal."""
+        target = self.quads[:, :, self.shape[1] :, : self.shape[2]]
         target.copy_(values.view(target.shape))
