@@ -1,0 +1,449 @@
+"""The best that any model can do: the exact filter, and what an observer of the last k items can reach.
+
+**Exact filter.** P(state | everything seen so far) under the task's true law: strings conditioned on their length, restarts after `#`, the
+unknown start state, distractors. A state has at most one edge per symbol, so a hypothesis (state, position in the string, items so far,
+whether the last step was a distractor) either dies or has one successor at each step, except after `#`, where start states that share a
+letter branch. Few hypotheses live at a time, and all sequences are filtered together.
+
+**Context ladder.** The posterior of an observer who sees only the last k items, knows which steps are items, and does not know where
+in the sequence they stand. If `#` is among them, or the start of the sequence, it is the filter's. Else the first of the k may be any state of its letter at any position,
+with the occupancy o(s, t) of the law pooled over the sequence, and the weights of a path telescope:
+
+    P(s_1 = s, letters, s_k = s') = (product of p along the path) x sum_t o(s, t) / h_t(s) x h_{t+k-1}(s')
+
+so that one product (S x L)(L x S) serves all windows of a length.
+
+Noise that one threshold removes leaves the symbols known, and blank steps say nothing about the state.
+
+Axes: N sequences, T items, S states, V symbols, L longest string.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from .errors import InputError
+from .layout import illegal_symbols, load_split
+from .metrics import ItemScores
+
+ROWS_AT_ONCE = 1_000  # sequences filtered together
+LONGEST_CONTEXT = 64  # items; a ladder that is still below 95 % there has no k95
+TARGET = 0.95
+
+
+class Law:
+    """The law of a task's items as tables.
+
+    follow, chance   (S, V) the state that a symbol leads to (-1: none) and p(s'|s); row 0 is not used: `#` is followed by `starts`
+    h                (L + 2, S) float64, P(a walk in s at position t ends within the bounds)
+    onward           (L + 2, S) float64, the sum over successors of p h_{t+1}
+    """
+
+    def __init__(self, task):
+        from .sampling import StringLaw
+
+        grammar = task.grammar
+        self.grammar, self.length, self.items = grammar, task.max_string_length, task.num_items
+        self.states, self.symbols = grammar.num_states, grammar.num_symbols
+        source = np.repeat(np.arange(1, self.states), np.diff(grammar.indptr)[1:])
+        target = grammar.targets[grammar.indptr[1] :]
+        p = np.concatenate([grammar.probabilities(s) for s in range(1, self.states)])
+        self.edges = source, target, p
+        self.follow = np.full((self.states, self.symbols), -1, dtype=np.int64)
+        self.chance = np.zeros((self.states, self.symbols))
+        self.follow[source, grammar.symbol_of[target]] = target
+        self.chance[source, grammar.symbol_of[target]] = p
+        self.h = StringLaw(grammar, self.length).survival.astype(float) / 2.0**40
+        self.onward = np.zeros_like(self.h)
+        for t in range(self.length):
+            self.onward[t] = np.bincount(source, p * self.h[t + 1, target], minlength=self.states)
+        self.starts = np.array(grammar.start_states)
+        self.start_chance = self.h[1, self.starts] / self.h[1, self.starts].sum()
+
+    @functools.cached_property
+    def forward(self) -> np.ndarray:
+        """(L + 1, S): P(a walk stands in s at position t) / P(it ends within the bounds); times h_t(s) the share of kept strings."""
+        source, target, p = self.edges
+        at = np.zeros((self.length + 1, self.states))
+        at[1, self.starts] = 1 / len(self.starts)
+        for t in range(1, self.length):
+            at[t + 1] = np.bincount(target, at[t, source] * p, minlength=self.states)
+        return at / (at[1] * self.h[1]).sum()
+
+    @functools.cached_property
+    def begins(self) -> np.ndarray:
+        """(T,): P(a string begins at item i)."""
+        lengths = self.forward[:, 0] * self.h[: self.length + 1, 0]
+        begins = np.zeros(self.items)
+        begins[0] = 1.0
+        for i in range(1, self.items):
+            back = np.arange(1, min(i, self.length) + 1)
+            begins[i] = lengths[back] @ begins[i - back]
+        return begins
+
+    def pairs(self, k: int) -> np.ndarray:
+        """(S, S): for the first and the last state of k items, the weight of all paths between them but for their p."""
+        sums = np.concatenate(([0.0], np.cumsum(self.begins)))
+        t = np.arange(1, self.length + 1)
+        # the k items start at 0 .. T - k; a state at position t then stands in a string that began t - 1 items before
+        pooled = sums[np.clip(self.items - k + 2 - t, 0, None)] - sums[0]
+        last = np.zeros((self.length, self.states))
+        fits = t + k - 1 <= self.length
+        last[fits] = self.h[t[fits] + k - 1]
+        return (self.forward[1:] * pooled[:, None]).T @ last
+
+
+@functools.lru_cache(maxsize=4)
+def law_of(task) -> Law:
+    """The tables of a task's law.
+
+    Raises:
+        InputError: where noise can hide a symbol, so that what was seen is not known.
+    """
+    if task.noise == "gaussian" or (task.noise == "uniform" and task.noise_scale > 1):
+        raise InputError(
+            f"the exact filter needs symbols that a threshold can tell from the noise, and {task.noise} noise of scale "
+            f"{task.noise_scale:g} can hide them; use noise='none' or uniform noise of a scale up to 1"
+        )
+    return Law(task)
+
+
+@dataclasses.dataclass
+class Filtered:
+    """What the exact filter says about some sequences, step by step (blank steps say what the item before them said and are left out).
+
+    rows, items    (M,) the sequence and the item of each entry
+    step           (M,) 0 at the item's own step, 1 at its distractor
+    state, weight  (M,) one hypothesis' state, and the probability of all hypotheses with that state
+    laws           (N, T, V) or None: the law of the next item's symbol, mean over the item's steps (blank ones counted)
+    """
+
+    rows: np.ndarray
+    items: np.ndarray
+    step: np.ndarray
+    state: np.ndarray
+    weight: np.ndarray
+    laws: np.ndarray | None
+
+
+def filter_split(task, split: str, start: int = 0, stop: int | None = None, laws: bool = False) -> Filtered:
+    """The exact filter over sequences start..stop of a split."""
+    data, law = load_split(task, split), law_of(task)
+    states = data.states[start:stop].astype(np.int64)
+    shown = None if data.distractors is None else data.distractors[start:stop]
+    return _Filter(task, law, laws).run(states, shown, data.gaps[start:stop])
+
+
+class _Filter:
+    """Hypotheses of all sequences in flat arrays: row, state, position, items seen, last step a distractor, weight (sums to 1 in a row)."""
+
+    def __init__(self, task, law, laws):
+        self.law, self.laws = law, laws
+        self.rate, self.from_item = task.distractor_rate, task.distractor_start
+        self.distracted = task.variant == "nongrammatical_gaps" and task.distractor_rate > 0
+        legal = task.grammar.legal_symbols()
+        self.illegal, self.forbidden = ~legal, illegal_symbols(task.grammar)[1].astype(float)
+        symbol = task.grammar.symbol_of[law.starts]
+        order = np.argsort(symbol, kind="stable")
+        self.starts, self.start_chance = law.starts[order], law.start_chance[order]
+        self.first_start = np.searchsorted(symbol[order], np.arange(law.symbols + 1))
+
+    def run(self, states, shown, gaps):
+        n, items = states.shape
+        symbols = self.law.grammar.symbol_of[states]
+        blank = self.law.symbols
+        self.rows, self.state = np.arange(n), np.zeros(n, dtype=np.int64)
+        self.position, self.seen = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+        self.after_distractor, self.weight = np.zeros(n, dtype=bool), np.ones(n)
+        self.count, found = n, []
+        laws = np.zeros((n, items, self.law.symbols)) if self.laws else None
+        everyone = np.ones(n, dtype=bool)
+        for i in range(items):
+            self._advance(everyone, symbols[:, i])
+            found.append(self._entry(i, 0, everyone))
+            if self.laws:
+                share = 1 + (0 if shown is not None else gaps[:, i])
+                laws[:, i] += self.next_law() * np.asarray(share)[..., None]
+            if shown is not None:
+                there = shown[:, i] != blank
+                if there.any():
+                    self._advance(there, shown[:, i])
+                    found.append(self._entry(i, 1, there))
+                    if self.laws:
+                        laws[there, i] += self.next_law()[there]
+        if self.laws:
+            laws /= np.maximum(laws.sum(-1, keepdims=True), 1e-300)
+        return Filtered(*(np.concatenate(part) for part in zip(*found, strict=True)), laws)
+
+    def _entry(self, item, step, which):
+        kept = which[self.rows]
+        key, inverse = np.unique(self.rows[kept] * self.law.states + self.state[kept], return_inverse=True)
+        weight = np.bincount(inverse, self.weight[kept], minlength=key.size)
+        rows, state = np.divmod(key, self.law.states)
+        return rows, np.full(key.size, item), np.full(key.size, step), state, weight
+
+    def _chance_of_distractor(self):
+        """P(the next step is a distractor) for each hypothesis."""
+        may = ~self.after_distractor & (self.seen > self.from_item) & (self.forbidden[self.state] > 0)
+        return np.where(may, self.rate, 0.0) if self.distracted else np.zeros(self.rows.size)
+
+    def _advance(self, which, symbol):
+        """One step further in the sequences `which`, where `symbol` (N,) was seen."""
+        moves = which[self.rows]
+        still = [part[~moves] for part in self._parts()]
+        rows, state, position, seen, after, weight = (part[moves] for part in self._parts())
+        chance = self._chance_of_distractor()[moves]
+        x = symbol[rows].astype(np.int64)
+        new = []
+        if self.distracted:  # a symbol the state has no edge to can only be a distractor
+            hit = self.illegal[state, x] & (chance > 0)
+            new.append((rows[hit], state[hit], position[hit], seen[hit], np.ones(hit.sum(), bool),
+                        weight[hit] * chance[hit] / self.forbidden[state[hit]]))  # fmt: skip
+        goes_on = weight * (1 - chance) * (seen < self.law.items)
+        inside = (state != 0) & (self.law.follow[state, x] >= 0)
+        s, t = state[inside], position[inside]
+        to = self.law.follow[s, x[inside]]
+        step = self.law.chance[s, x[inside]] * self.law.h[t + 1, to]
+        step = np.divide(step, self.law.onward[t, s], out=np.zeros_like(step), where=step > 0)
+        new.append((rows[inside], to, t + 1, seen[inside] + 1, np.zeros(to.size, bool), goes_on[inside] * step))
+        opened = np.flatnonzero(state == 0)  # one hypothesis for each start state of that letter
+        many = self.first_start[x[opened] + 1] - self.first_start[x[opened]]
+        back = np.repeat(opened, many)
+        which_start = np.arange(back.size) - np.repeat(np.cumsum(many) - many, many) + self.first_start[x[back]]
+        new.append((rows[back], self.starts[which_start], np.ones(back.size, np.int64), seen[back] + 1,
+                    np.zeros(back.size, bool), goes_on[back] * self.start_chance[which_start]))  # fmt: skip
+        joined = [np.concatenate(parts) for parts in zip(*new, strict=True)]
+        joined = [part[joined[-1] > 0] for part in joined]
+        total = np.bincount(joined[0], joined[-1], minlength=self.count)
+        if (total[which] <= 0).any():
+            raise InputError("a sequence is impossible under the task's law: was it made by another grammar?")
+        joined[-1] = joined[-1] / total[joined[0]]
+        self._set(*(np.concatenate(parts) for parts in zip(still, joined, strict=True)))
+
+    def _parts(self):
+        return self.rows, self.state, self.position, self.seen, self.after_distractor, self.weight
+
+    def _set(self, rows, state, position, seen, after, weight):
+        """Take the hypotheses, equal ones added together."""
+        key = ((rows * self.law.states + state) * (self.law.length + 2) + position) * (self.law.items + 2) + seen
+        key, first, inverse = np.unique(key * 2 + after, return_index=True, return_inverse=True)
+        self.rows, self.state, self.position, self.seen, self.after_distractor = (
+            part[first] for part in (rows, state, position, seen, after)
+        )
+        self.weight = np.bincount(inverse, weight, minlength=key.size)
+
+    def next_law(self) -> np.ndarray:
+        """(N, V): the law of the next item's symbol given what was seen, and that there is a next item."""
+        weight = self.weight * (self.seen < self.law.items)
+        law = np.zeros((self.count, self.law.symbols))
+        at = np.flatnonzero(self.state == 0)
+        for state, chance in zip(self.starts, self.start_chance, strict=True):
+            np.add.at(law, (self.rows[at], self.law.grammar.symbol_of[state]), weight[at] * chance)
+        at = np.flatnonzero(self.state != 0)
+        s, t = self.state[at], self.position[at]
+        to = self.law.follow[s]
+        each = np.where(to >= 0, self.law.chance[s] * self.law.h[t[:, None] + 1, to], 0.0)
+        each *= (weight[at] / self.law.onward[t, s])[:, None]
+        np.add.at(law, self.rows[at], each)
+        total = law.sum(1, keepdims=True)  # below 1 where a hypothesis says that this was the last item
+        return np.divide(law, total, out=law, where=total > 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ceiling:
+    """The exact filter's score on a split.
+
+    scores             counts under the protocol's scoring: sums over an item's steps, its first, its last step
+    cross_entropy      mean over all steps of -log P(true state | seen so far), nats
+    expected_accuracy  mean over the items of the filter's largest posterior at their last step: the accuracy to be expected on any sample
+    """
+
+    scores: ItemScores
+    cross_entropy: float
+    expected_accuracy: float
+
+    @property
+    def accuracy(self) -> float:
+        """Share of items right."""
+        return self.scores.accuracy
+
+    def as_dict(self) -> dict:
+        """For JSON."""
+        counts = self.scores
+        return {
+            "accuracy": self.accuracy,
+            "correct": counts.correct,
+            "total": counts.total,
+            "accuracy_first": counts.accuracy_first,
+            "accuracy_last": counts.accuracy_last,
+            "cross_entropy": self.cross_entropy,
+            "expected_accuracy": self.expected_accuracy,
+        }
+
+
+def ceiling(task, split: str = "test", max_sequences: int | None = None) -> Ceiling:
+    """The best possible score on a split (its first `max_sequences`)."""
+    data = load_split(task, task.check_split(split))
+    count = len(data) if max_sequences is None else min(max_sequences, len(data))
+    total, expected = ItemScores(), 0.0
+    for start in range(0, count, ROWS_AT_ONCE):
+        stop = min(start + ROWS_AT_ONCE, count)
+        part, sure = _score(task, data, filter_split(task, split, start, stop), start, stop)
+        total, expected = total + part, expected + sure
+    return Ceiling(total, total.loss, expected / total.total)
+
+
+def _score(task, data, found: Filtered, start, stop):
+    truth, gaps = data.states[start:stop].astype(np.int64), data.gaps[start:stop].astype(np.int64)
+    n, items = truth.shape
+    place = found.rows * items + found.items
+    states = task.num_states
+    last_step = np.zeros(n * items, dtype=np.int64)
+    np.maximum.at(last_step, place, found.step)
+    # how often each entry's step stands there: blank steps repeat what the item's own step said
+    repeats = np.ones(place.size) if data.distractors is not None else 1.0 + gaps.ravel()[place]
+    true_state = truth.ravel()[place]
+    is_true = found.state == true_state
+    with np.errstate(divide="ignore"):
+        losses = -np.log(found.weight[is_true]) * repeats[is_true]
+    own, last = found.step == 0, found.step == last_step[place]
+    correct = _largest(place, found.state, found.weight, states)[0] == truth.ravel()
+    first = _largest(place[own], found.state[own], found.weight[own], states)[0] == truth.ravel()
+    at_last, sure = _largest(place[last], found.state[last], found.weight[last], states)
+    scores = ItemScores(
+        int(correct.sum()), int(first.sum()), int((at_last == truth.ravel()).sum()), n * items,
+        float(losses.sum()), int(n * items + gaps.sum()), n,
+    )  # fmt: skip
+    return scores, float(sure.sum())
+
+
+def _largest(place, state, weight, states):
+    """For each place 0..max the state with the largest summed weight (the lowest id of equals), and that weight."""
+    key, inverse = np.unique(place * states + state, return_inverse=True)
+    weight = np.bincount(inverse, weight)
+    place, state = np.divmod(key, states)
+    # equal up to rounding counts as equal, as a sum of posteriors in another order would give
+    order = np.lexsort((state, -np.round(weight, 12), place))
+    first = order[np.flatnonzero(np.diff(place[order], prepend=-1))]
+    return state[first], weight[first]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """What an observer of the last k items can reach, for k = 1, 2, ..., len(accuracy).
+
+    accuracy   expected: mean over the items of a split of the largest posterior
+    counted    share of these items right
+    limit      expected accuracy of an observer of everything since the start
+    """
+
+    accuracy: tuple[float, ...]
+    counted: tuple[float, ...]
+    limit: float
+
+    @property
+    def k95(self) -> int | None:
+        """The least k that reaches 95 %; None if none does up to len(accuracy)."""
+        return next((k for k, a in enumerate(self.accuracy, 1) if a >= TARGET), None)
+
+    def effective_context(self, accuracy: float) -> float:
+        """How many items an observer of the last k would need for that accuracy, between two k by linear interpolation.
+
+        0 below what one item gives; infinity above the last k of the ladder.
+        """
+        if not 0 <= accuracy <= 1:
+            raise InputError(f"accuracy must be a number from 0 to 1, got {accuracy!r}")
+        steps = np.maximum.accumulate(self.accuracy)
+        if accuracy < steps[0]:
+            return 0.0
+        if accuracy > steps[-1]:
+            return float("inf")
+        k = int(np.searchsorted(steps, accuracy))
+        if k == 0:
+            return 1.0
+        return k + float((accuracy - steps[k - 1]) / (steps[k] - steps[k - 1]))
+
+
+def context_ladder(task, split: str = "test", max_sequences: int = 1_000, longest: int = LONGEST_CONTEXT) -> Ladder:
+    """The ladder of a task, over the windows of a split. It depends on strings and number of items alone, not on gaps or distractors.
+
+    Goes on to k95 and until a further item adds less than 0.001, at most to `longest`.
+    """
+    data, law = load_split(task, task.check_split(split)), law_of(task)
+    states = data.states[:max_sequences].astype(np.int64)
+    symbols = task.grammar.symbol_of[states]
+    full = _posterior_of_items(task, law, states)
+    windows = _Windows(law, states, symbols, *full)
+    accuracy, counted = [], []
+    longest = min(longest, task.num_items)
+    for k in range(1, longest + 1):
+        sure, right = windows.next()
+        accuracy.append(sure)
+        counted.append(right)
+        if accuracy[-1] >= TARGET and full[0].mean() - accuracy[-1] < 1e-3:
+            break
+    return Ladder(tuple(accuracy), tuple(counted), float(full[0].mean()))
+
+
+def _posterior_of_items(task, law, states):
+    """(N, T): the largest posterior of an observer of all items, which are known as such, and whether its state is the true one."""
+    plain = _Filter(task, law, False)
+    plain.distracted = False
+    sure, right = np.empty(states.shape), np.empty(states.shape, bool)
+    for start in range(0, len(states), ROWS_AT_ONCE):
+        part = states[start : start + ROWS_AT_ONCE]
+        found = plain.run(part, None, np.zeros_like(part))
+        best, weight = _largest(found.rows * states.shape[1] + found.items, found.state, found.weight, law.states)
+        sure[start : start + len(part)] = weight.reshape(part.shape)
+        right[start : start + len(part)] = best.reshape(part.shape) == part
+    return sure, right
+
+
+class _Windows:
+    """All windows of k items of all sequences, one item longer with each call of `next`."""
+
+    def __init__(self, law, states, symbols, sure, right):
+        self.law, self.states, self.symbols, self.sure, self.right, self.k = law, states, symbols, sure, right, 0
+        n, items = states.shape
+        place = np.flatnonzero(symbols.ravel() != 0)  # windows that begin with a letter
+        depth = np.array([0, *law.grammar.depths])
+        first = np.concatenate([[0], 1 + np.cumsum(depth)[:-1]])  # of each symbol's states
+        self.first, self.depth = first, int(depth.max())
+        many = depth[symbols.ravel()[place]]
+        self.place = np.repeat(place, many)
+        self.begin = np.arange(self.place.size) - np.repeat(np.cumsum(many) - many, many)
+        self.begin += first[symbols.ravel()[self.place]]
+        self.state, self.path = self.begin.copy(), np.ones(self.begin.size)
+
+    def next(self) -> tuple[float, float]:
+        """Expected and counted accuracy with one item more."""
+        n, items = self.states.shape
+        self.k += 1
+        if self.k > 1:
+            inside = self.place % items + self.k <= items
+            to_symbol = self.symbols.ravel()[np.minimum(self.place + self.k - 1, n * items - 1)]
+            to = self.law.follow[self.state, to_symbol]
+            # a window with `#` in it is known from there on, as the filter knows it
+            alive = inside & (to > 0)
+            chance = self.law.chance[self.state[alive], to_symbol[alive]]
+            self.place, self.begin, self.path = self.place[alive], self.begin[alive], self.path[alive] * chance
+            self.state = to[alive]
+        weight = self.path * self.law.pairs(self.k)[self.begin, self.state]
+        end = self.place + self.k - 1
+        sure, right = self.sure.copy().ravel(), self.right.copy().ravel()
+        used = np.unique(end)
+        best, share = self._posterior(used, end, weight)
+        sure[used], right[used] = share, best == self.states.ravel()[used]
+        return float(sure.mean()), float(right.mean())
+
+    def _posterior(self, used, end, weight):
+        row = np.searchsorted(used, end)
+        column = self.state - self.first[self.symbols.ravel()[end]]
+        table = np.bincount(row * self.depth + column, weight, minlength=used.size * self.depth).reshape(
+            -1, self.depth
+        )
+        best = table.argmax(1)
+        return best + self.first[self.symbols.ravel()[used]], table.max(1) / table.sum(1)
