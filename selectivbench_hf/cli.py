@@ -180,7 +180,7 @@ def _mixer_row(name, entry) -> dict:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kinds = {"attention": "attention", "lrm": "linear recurrent model", "module": "from outside"}
     row = {"name": name, "kind": kinds.get(entry.family, entry.family), "backend_here": kernels.backend(device, name)}
-    if entry.family == "lrm":
+    if entry.needs_fla:
         try:
             kernels.enable()
         except (ImportError, RuntimeError) as error:

@@ -42,7 +42,7 @@ def backend(device, mixer: str) -> str:
     "module" for one from outside. device: a torch.device or its name."""
     from ..models.mixers import get_mixer
 
-    family = get_mixer(mixer).family
-    if family != "lrm":
-        return {"attention": "torch-sdpa"}.get(family, family)
+    entry = get_mixer(mixer)
+    if not entry.needs_fla:
+        return {"attention": "torch-sdpa"}.get(entry.family, entry.family)
     return "cpu-chunked" if str(device).split(":")[0] == "cpu" else "fla-triton"

@@ -54,8 +54,9 @@ class DecodingCache:
         return state
 
     def numbers(self, parts: tuple[str, ...] = PARTS) -> int:
-        """How many numbers these parts of all layers hold, for the whole batch."""
-        return sum(count(state[part]) for state in self for part in parts)
+        """How many numbers these parts of all layers hold, for the whole batch; `shared` is keys and values, as attn_state is."""
+        numbers = sum(count(state[part]) for state in self for part in parts)
+        return numbers + (count(self.shared) if "attn_state" in parts else 0)
 
 
 def count(state) -> int:

@@ -15,5 +15,5 @@ KNOBS = {
     "allow_neg_eigval": "whether a write may erase up to twice (beta up to 2: eigenvalues down to -1), true or false",
     "num_householder": "delta-rule writes a step, a whole number of at least 1",
     "use_rope": "rotary positions on queries and keys, true or false",
-    "window_size": "how many steps back attention sees, a whole number of at least 1",
+    "window_size": "how many steps attention sees, the present one included, a whole number of at least 1",
 }

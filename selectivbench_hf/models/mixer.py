@@ -27,6 +27,7 @@ class Mixer:
     layer    "module:class" whose keyword arguments `mixer_kwargs` may set (None: those of `build`)
     family   "attention", "lrm" (a linear recurrent model of fla), "classic" (a recurrence that needs no fla: S4D, GRU, LSTM) or
              "module" (somebody else's)
+    fla      it is a layer of fla whose family is not "lrm" (attention with a forget gate)
     whole    it is a whole stack with blocks of its own, not one layer in our block
     reserved keyword arguments of `layer` that other fields of the configuration, or knobs, set
     knobs    names of `knobs.KNOBS` that `build` takes, beside the arguments of `layer`
@@ -37,7 +38,8 @@ class Mixer:
     write    how a step enters the state: "additive", "delta", "product of Householders", ...
     mixing   whether channels mix inside the state from step to step: one of MIXINGS
     paper    first author, year and arXiv number
-    state    formula: the built layer -> numbers of the state that a sequence carries from step to step (None: it grows with T)
+    state    formula: the built layer -> numbers of the state that a sequence carries from step to step, once all of it is in use
+             (a window of attention is full after `window_size` steps; None: it grows with T)
     """
 
     name: str
@@ -52,6 +54,12 @@ class Mixer:
     mixing: str | None = None
     paper: str | None = None
     state: Callable | None = None
+    fla: bool = False
+
+    @property
+    def needs_fla(self) -> bool:
+        """Whether it is a layer of fla, which runs on CPU tensors only with `kernels.enable()`."""
+        return self.fla or self.family == "lrm"
 
 
 def heads_for(hidden_size: int) -> int:
@@ -80,7 +88,7 @@ def require_fla(mixer: str) -> None:
                 f"mixer {mixer!r} is a layer of flash-linear-attention, and the package {package!r} is not installed here"
                 + (" (triton exists for Linux only)" if module == "triton" else "")
                 + "; without it the mixers "
-                + ", ".join(m.name for m in MIXERS.values() if m.family != "lrm")
+                + ", ".join(m.name for m in MIXERS.values() if not m.needs_fla)
                 + " work."
             )
 

@@ -134,8 +134,8 @@ def check_mixer(name: str, hidden_size: int, num_heads: int | None = None, mixer
 
 
 def needs_kernels(name: str) -> bool:
-    """Whether the mixer is a linear recurrent model of fla, which runs on CPU tensors only with `kernels.enable()`."""
-    return get_mixer(name).family == "lrm"
+    """Whether the mixer is a layer of fla, which runs on CPU tensors only with `kernels.enable()`."""
+    return get_mixer(name).needs_fla
 
 
 def _why_not(mixer: Mixer, hidden_size: int, num_heads: int, mixer_kwargs: dict | None) -> str | None:
@@ -179,7 +179,7 @@ def _bad_kwargs(mixer: Mixer, mixer_kwargs: dict, error: Exception) -> InputErro
 def _check_kwargs(mixer: Mixer, mixer_kwargs: dict) -> None:
     """Unknown names are errors: several layers of fla swallow them without a word."""
     if mixer.layer:
-        if mixer.family == "lrm":
+        if mixer.needs_fla:
             require_fla(mixer.name)
         allowed, any_name = _class_parameters(load_class(mixer.layer)), False
     else:

@@ -379,20 +379,20 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 
 
 def state_size(config: SelectivBenchConfig) -> int | None:
-    """Numbers that a sequence carries from step to step in all layers' recurrent states, as a real layer returns them.
+    """Numbers that a sequence carries from step to step in all layers' recurrent states and full windows, as real layers return them.
 
-    None for attention, whose state grows, and for mixers from outside. The few last inputs that a short convolution keeps
-    are not counted.
+    None for attention to all steps, whose state grows, and for mixers from outside. The few last inputs that a short convolution
+    keeps are not counted.
     """
-    mixer = get_mixer(config.mixer)
-    if mixer.family not in ("lrm", "classic"):
+    if get_mixer(config.mixer).state is None:
         return None
     _enable_kernels(config.mixer)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         layer = build_mixer(config.mixer, config.hidden_size, config.num_heads, 0, config.mixer_kwargs, config).eval()
         cache = DecodingCache()
-        _mixed(layer, torch.zeros(1, 1, config.hidden_size), cache, {})
-    return cache.numbers(("recurrent_state",)) * config.num_hidden_layers
+        steps = getattr(layer, "window_size", None) or 1
+        _mixed(layer, torch.zeros(1, steps, config.hidden_size), cache, {})
+    return cache.numbers(("recurrent_state", "attn_state")) * config.num_hidden_layers
 
 
 def _enable_kernels(mixer: str) -> None:
