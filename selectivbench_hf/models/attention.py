@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from ..errors import InputError, unknown
 
-
 QUERY_BLOCK = 1024  # queries that share a mask when a piece follows earlier steps: the mask stays small
 SMALLEST_BLOCK = 64  # of a window's queries: below, the products are too small to be worth a call
 

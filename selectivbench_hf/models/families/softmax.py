@@ -55,4 +55,16 @@ MIXERS = (
         mixing="none",
         paper="Vaswani et al. 2017, arXiv:1706.03762",
     ),
+    Mixer(
+        "sliding_window",
+        sliding_window,
+        "attention",
+        ATTENTION,
+        knobs=("use_rope", "window_size"),
+        decay="none",
+        write="append",
+        mixing="none",
+        paper="Beltagy et al. 2020, arXiv:2004.05150",
+        state=lambda layer: 2 * layer.window_size * layer.num_heads * layer.head_dim,
+    ),
 )
