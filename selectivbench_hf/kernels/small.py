@@ -272,7 +272,7 @@ def layer_norm_gated_bwd(
 def _norm_bwd(
     dy, x, g, weight, bias, activation, mean, rstd, dres, has_residual, is_rms_norm, x_dtype, recompute, groups
 ):
-    dtype = compute_dtype(x, dy)
+    dtype, out_type = compute_dtype(x, dy), dy.dtype
     xhat, dy = x.to(dtype), dy.to(dtype)
     if mean is not None:
         xhat = xhat - mean[:, None]
@@ -312,7 +312,7 @@ def _norm_bwd(
     dres_in = None
     if has_residual:
         dres_in = dx_out if dx_out.dtype == x.dtype else dx.to(x.dtype)
-    return dx_out, dg, dw, db, dres_in, out.to(dy.dtype) if recompute else None
+    return dx_out, dg, dw, db, dres_in, out.to(out_type) if recompute else None
 
 
 class _GatedRMSNorm(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """The small fused modules of fla: short convolution, norms, activations."""
 
-from .. import small
+from .. import pointwise, small
 
 DISPATCHED = [
     ("fla.modules.causal_conv1d.ops", "causal_conv1d_fwd", small.causal_conv1d_fwd,
@@ -31,6 +31,13 @@ DISPATCHED = [
     ("fla.modules.activations.ops", "sigmoid_bwd", small.sigmoid_bwd, "(x, dy, output_contiguous=False)"),
     ("fla.modules.activations.ops", "logsigmoid_fwd", small.logsigmoid_fwd, "(x, temperature=1.0, output_contiguous=False)"),
     ("fla.modules.activations.ops", "logsigmoid_bwd", small.logsigmoid_bwd, "(x, dy, temperature=1.0, output_contiguous=False)"),
+    ("fla.modules.activations.ops", "swiglu_fwd", pointwise.swiglu_fwd, "(x, y, output_contiguous=False)"),
+    ("fla.modules.activations.ops", "swiglu_fwdbwd", pointwise.swiglu_fwdbwd,
+     "(x, y, g, use_weight=False, output_contiguous=False)"),
+    ("fla.modules.rotary.ops", "rotary_embedding_fwdbwd", pointwise.rotary_embedding_fwdbwd,
+     "(x, cos, sin, seqlen_offsets=0, cu_seqlens=None, interleaved=False, inplace=False, conjugate=False, chunk_indices=None)"),
+    ("fla.ops.utils.cumsum", "chunk_global_cumsum", pointwise.chunk_global_cumsum,
+     "(s, reverse=False, cu_seqlens=None, scale=None, output_dtype=torch.float32, **kwargs)"),
 ]  # fmt: skip
 REPLACED = [
     ("fla.modules.norm.layernorm_gated", "rmsnorm_fn", small.rmsnorm_fn,
