@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import selectivbench_hf as sb
-from selectivbench_hf import oracle
+from selectivbench_hf import ladder, oracle
 from selectivbench_hf.errors import InputError
 from selectivbench_hf.layout import load_split
 
@@ -135,10 +135,10 @@ def brute_ladder(task, k):
 def test_the_ladder_equals_its_definition(seed):
     """Counted over many sequences, within sampling error of the enumerated expectation; the last rung is the filter's."""
     task = tiny("lite", seed, num_test=1000)
-    ladder = oracle.context_ladder(task, longest=5)
-    for k, accuracy in enumerate(ladder.accuracy, 1):
+    rungs = ladder.context_ladder(task, longest=5)
+    for k, accuracy in enumerate(rungs.accuracy, 1):
         assert accuracy == pytest.approx(brute_ladder(task, k), abs=0.02), k
-    assert ladder.accuracy[-1] == pytest.approx(ladder.limit, abs=1e-3)
+    assert rungs.accuracy[-1] == pytest.approx(rungs.limit, abs=1e-3)
 
 
 def test_the_posterior_of_every_window_is_exact():
@@ -192,7 +192,6 @@ def test_the_ceiling_agrees_with_its_expectation():
 def test_a_wrong_law_is_told(monkeypatch):
     """Planted errors: another grammar's law, and a position that is off by one."""
     task = tiny("lite", 1)
-    states, _ = by_prefix(task)
     kept = oracle.Law.__init__
 
     def off_by_one(self, task):
@@ -201,7 +200,7 @@ def test_a_wrong_law_is_told(monkeypatch):
 
     other = oracle.Law(tiny("lite", 2))
     with pytest.raises(InputError, match="another grammar"):
-        oracle._Filter(task, other, False).run(
+        oracle.Filter(task, other, False).run(
             load_split(task, "test").states.astype(np.int64), None, np.zeros((40, 5))
         )
     monkeypatch.setattr(oracle.Law, "__init__", off_by_one)
@@ -224,13 +223,13 @@ def test_a_wrong_law_is_told(monkeypatch):
 
 
 def test_effective_context():
-    ladder = oracle.Ladder((0.2, 0.5, 0.8, 0.96), (0.2, 0.5, 0.8, 0.96), 1.0)
-    assert ladder.k95 == 4
-    assert [ladder.effective_context(a) for a in (0.1, 0.2, 0.35, 0.8, 0.88, 0.97)] == pytest.approx(
+    rungs = ladder.Ladder((0.2, 0.5, 0.8, 0.96), (0.2, 0.5, 0.8, 0.96), 1.0)
+    assert rungs.k95 == 4
+    assert [rungs.effective_context(a) for a in (0.1, 0.2, 0.35, 0.8, 0.88, 0.97)] == pytest.approx(
         [0, 1, 1.5, 3, 3.5, float("inf")]
     )
     with pytest.raises(InputError, match="from 0 to 1"):
-        ladder.effective_context(float("nan"))
+        rungs.effective_context(float("nan"))
 
 
 def test_noise_that_hides_symbols_is_refused():
