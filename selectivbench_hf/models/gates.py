@@ -1,7 +1,11 @@
 """What stands where a layer computes a gate from its input, for the knob `decay`. Axes: B batch, T time, D channels."""
 
+import math
+
 import torch
 from torch import nn
+
+KEEPS_ALL = 1e4  # its sigmoid is 1 to the last bit, in every floating type
 
 
 class ConstantGate(nn.Module):
@@ -23,3 +27,26 @@ class ConstantGate(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """values for every step of x."""
         return self.values.expand(*x.shape[:2], -1)
+
+
+def logit_of(decay: float, normalizer: float = 1.0) -> float:
+    """The x for which sigmoid(x) ** (1 / normalizer) is `decay`, above 0 and below 1."""
+    log = normalizer * math.log(decay)
+    return log - math.log(-math.expm1(log))
+
+
+def turn_decay(
+    layer: nn.Module, projection: str, bias: torch.Tensor, decay: str, initial_decay: float | None, normalizer=1.0
+):
+    """The knobs `decay` and `initial_decay` of a built layer whose log decay is logsigmoid(projection(x)) / normalizer.
+
+    projection   the name of the module in `layer`; with "fixed" and "none" a ConstantGate stands in its place
+    bias         what that module returns for an input of zero
+    """
+    if initial_decay is not None:
+        with torch.no_grad():
+            bias.fill_(logit_of(initial_decay, normalizer))
+    if decay == "fixed":
+        setattr(layer, projection, ConstantGate(bias, trained=True))
+    elif decay == "none":
+        setattr(layer, projection, ConstantGate(torch.full_like(bias, KEEPS_ALL), trained=False))
