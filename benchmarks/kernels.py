@@ -99,6 +99,9 @@ def candidates() -> dict[str, Op]:
         "simple_gla": Op("simple_gla:simple_gla", "q k v g", (1.0, 0.5)),
         "mamba2 scan": Op("simple_gla:simple_gla", lambda s: (*(s.random(128, heads=1) for _ in "qk"), s.make("v"), s.make("g"), 1.0), lite=(None, 32)),
         "gla": Op("gla:gla", "q k v gk", (1.8, 0.8), lite=(8, 16)),
+        "hgrn": Op("hgrn:hgrn", lambda s: tuple(x.detach().flatten(2).requires_grad_() for x in (s.make("v"), s.make("gk")))),
+        "gsa": Op("gsa:gsa", lambda s: (*map(s.make, ("q", "k", "v")), s.make("gk").detach().exp().requires_grad_(), s.make("gk"))),
+        "rwkv6": Op("rwkv6:rwkv6", lambda s: (*map(s.make, ("q", "k", "v", "gk")), torch.randn(s.heads, s.keys, requires_grad=True))),
         "gated_delta": Op("gated_delta:gated_delta", "unit_q unit_k v g beta", (1.7, 1.1), lite=(12, 24)),
     }  # fmt: skip
 

@@ -4,12 +4,16 @@ import pytest
 import torch
 from kernels_helper import GATES, STEPS, error
 
+from selectivbench_hf.kernels.gsa import gsa
 from selectivbench_hf.kernels.hgrn import hgrn
-from selectivbench_hf.kernels.reference_slots import hgrn_loop
+from selectivbench_hf.kernels.reference_slots import gsa_loop, hgrn_loop, rwkv6_loop
+from selectivbench_hf.kernels.rwkv6 import rwkv6
 
 # op -> its fast form, its loop (arguments..., states...), and the position of the gates among the arguments
 OPS = {
     "hgrn": (hgrn, hgrn_loop, 1),
+    "gsa": (lambda *a, **k: gsa(*a[:5], 0.7, *a[5:], **k), lambda *a: gsa_loop(*a, scale=0.7), 4),
+    "rwkv6": (lambda *a, **k: rwkv6(*a[:5], 0.7, *a[5:], **k), lambda *a: rwkv6_loop(*a, scale=0.7), 3),
 }
 
 
@@ -25,7 +29,13 @@ def inputs(op, steps, gate=-0.5, batch=2, heads=2, keys=5, values=6, slots=4, se
 
     if op == "hgrn":
         return [random(batch, steps, values), gates(batch, steps, values)], [random(batch, values)]
-    raise KeyError(op)
+    shape = (batch, steps, heads)
+    q, k, v = random(*shape, keys), random(*shape, keys), random(*shape, values)
+    if op == "gsa":
+        states = [random(batch, heads, keys, slots), random(batch, heads, slots, values)]
+        return [q, k, v, random(*shape, slots), gates(*shape, slots)], states
+    assert op == "rwkv6"
+    return [q, k, v, gates(*shape, keys), random(heads, keys)], [random(batch, heads, keys, values)]
 
 
 def values_and_gradients(function, arguments, states, dtype, **kwargs):
@@ -54,6 +64,16 @@ def test_fast_forms_equal_the_loop(op, steps):
         for dtype, bound in ((torch.float64, 1e-13), (torch.float32, 1e-5)):
             got = values_and_gradients(fast, arguments, start, dtype)
             assert max(map(error, got, wanted)) < bound, (bool(start), dtype)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 16, 32, 64])
+@pytest.mark.parametrize("op", ["gsa", "rwkv6"])
+def test_the_chunk_length_does_not_matter(op, chunk):
+    fast, loop, _ = OPS[op]
+    arguments, states = inputs(op, 70)
+    wanted = values_and_gradients(loop, arguments, states, torch.float64)
+    got = values_and_gradients(fast, arguments, states, torch.float64, chunk=chunk)
+    assert max(map(error, got, wanted)) < 1e-13
 
 
 @pytest.mark.parametrize("gate", GATES)
