@@ -93,7 +93,7 @@ def read_recipe(file=None) -> dict:
     }
     recipe["transfer_sequences"] = _whole(recipe["transfer_sequences"], f"transfer_sequences in {path}")
     recipe["training"] = {k: str(v) if isinstance(v, str) else v for k, v in recipe["training"].items()}
-    from .models.mixers import MIXERS  # last: it takes seconds
+    from .models.mixers import MIXERS
 
     for mixer in recipe["mixers"]:
         if mixer not in MIXERS:

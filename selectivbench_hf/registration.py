@@ -7,10 +7,10 @@ the working directory; write `./selectivbench` for the folder.
 """
 
 import functools
-import importlib.abc
-import importlib.util
 import inspect
 import sys
+
+from .imports import after_import
 
 NAME = "selectivbench"
 EXPECTED = ("path", "revision")  # the first parameters of the wrapped function that we rely on
@@ -20,8 +20,8 @@ def register() -> None:
     """Wrap now if `datasets` is imported, else right after its import. Idempotent."""
     if "datasets.inspect" in sys.modules:
         _wrap()
-    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    else:
+        after_import("datasets", _wrap)
 
 
 def _wrap():
@@ -70,29 +70,3 @@ def _module(inner, revision):
             f"revision='v{DATA_VERSION}'"
         )
     return DatasetModule("selectivbench_hf.builder", generator_hash(), {"dataset_name": NAME})
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing by itself: lets the usual finders find `datasets` and wraps its loader."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname != "datasets":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, inner):
-        self.inner = inner
-
-    def create_module(self, spec):
-        return self.inner.create_module(spec)
-
-    def exec_module(self, module):
-        module.__spec__.loader = module.__loader__ = self.inner
-        self.inner.exec_module(module)
-        _wrap()

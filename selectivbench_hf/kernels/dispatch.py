@@ -14,6 +14,7 @@ import inspect
 import sys
 import warnings
 
+from ..imports import explained
 from . import bindings
 
 TESTED_VERSIONS = ("0.6.0",)
@@ -41,7 +42,7 @@ def enable() -> None:
             f"the CPU kernels are tested with fla-core {', '.join(TESTED_VERSIONS)}, and {version} is installed; "
             f"install one of these versions, or train on CUDA"
         )
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), explained("flash-linear-attention", "fla.layers"):
         warnings.filterwarnings(
             "ignore", message="Triton is not supported on current platform"
         )  # the reason we are here

@@ -132,14 +132,24 @@ class SelectivBenchConfig(PreTrainedConfig):
         for name in fields:
             if name not in allowed:
                 raise unknown("model field", name, allowed)
-        fields.setdefault("num_symbols", task.num_symbols)
-        fields.setdefault("num_states", task.num_states)
-        fields.setdefault("max_position_embeddings", max(task.max_steps(split) for split in task.splits))
-        config = cls(mixer=mixer, **fields)
+        config = cls(mixer=mixer, **{**task_fields(task), **fields})
         check_mixer(config.mixer, config.hidden_size, config.num_heads, config.mixer_kwargs)
         return config
+
+
+def task_fields(task) -> dict:
+    """The fields that a task fixes: its symbols, its states, and the longest sequence of its splits."""
+    return {
+        "num_symbols": task.num_symbols,
+        "num_states": task.num_states,
+        "max_position_embeddings": max(task.max_steps(split) for split in task.splits),
+    }
 
 
 def own_fields() -> list[str]:
     """The fields a user may set (those of this class, not what transformers adds)."""
     return [name for name in SelectivBenchConfig.__annotations__ if name != "model_type"]
+
+
+# Whoever has the configuration finds the model through the Auto classes too.
+from . import modeling  # noqa: E402, F401

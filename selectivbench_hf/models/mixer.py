@@ -6,12 +6,15 @@ and returns a torch module; where it names `num_hidden_layers` or `config`, it i
 Axes: B batch, T time, H heads, D channels.
 """
 
+import contextlib
 import dataclasses
 import functools
 import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable
+
+from ..imports import explained
 
 LARGEST_HEAD = 128
 
@@ -97,7 +100,9 @@ def require_fla(mixer: str) -> None:
 def load_class(where: str):
     """The class that "module:class" names. fla's are imported without its word about the missing GPU: our kernels are there for that."""
     module, _, name = where.partition(":")
-    with warnings.catch_warnings():
+    of_fla = module.startswith(("fla.", f"{__package__}.layers."))
+    waiting = explained("flash-linear-attention", "fla.layers") if of_fla else contextlib.nullcontext()
+    with warnings.catch_warnings(), waiting:
         warnings.filterwarnings("ignore", message="Triton is not supported on current platform")
         return getattr(importlib.import_module(module), name)
 

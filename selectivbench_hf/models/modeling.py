@@ -10,7 +10,7 @@ import warnings
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
 from transformers import initialization as guarded
 from transformers.modeling_outputs import TokenClassifierOutput
 from transformers.utils import ModelOutput
@@ -408,3 +408,7 @@ def _enable_kernels(mixer: str) -> None:
         if not torch.cuda.is_available():
             raise
         warnings.warn(f"{error}. On this machine mixer {mixer!r} will run on CUDA tensors only.", stacklevel=3)
+
+
+AutoConfig.register(SelectivBenchConfig.model_type, SelectivBenchConfig, exist_ok=True)
+AutoModelForTokenClassification.register(SelectivBenchConfig, SelectivBenchForStateClassification, exist_ok=True)
