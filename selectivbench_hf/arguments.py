@@ -27,6 +27,8 @@ _CHOICES = {
 }
 _AT_LEAST = {
     "hidden_size": 1,
+    "match_params": 1,
+    "match_state": 1,
     "num_hidden_layers": 1,
     "num_heads": 1,
     "max_steps": 1,
@@ -71,6 +73,7 @@ _ALIASES = {  # names of other trainers, or short for ours
     "output": "output_dir",
     "grad_accum": "gradient_accumulation_steps",
 }
+HIDDEN_SIZE = 256  # where neither a width nor a size to match is given
 GLOBAL_BATCH = 64  # sequences per optimiser step where per_device_train_batch_size is not given (the paper's)
 
 
@@ -89,10 +92,17 @@ class TrainingArguments:
         {}, "builder keywords of the task as one mapping; each also is a flag of its own, e.g. --grammar_seed 2"
     )
     mixer: str = _f("gla", "sequence mixer (see `selectivbench models`)")
-    hidden_size: int = _f(256, "width of the model")
+    hidden_size: int | None = _f(None, f"width of the model; default {HIDDEN_SIZE}")
+    match_params: float | None = _f(
+        None, "instead of --hidden_size: the width whose model comes nearest to so many parameters, such as 2e6"
+    )
+    match_state: float | None = _f(
+        None, "instead of --hidden_size: the width whose state, over all layers, comes nearest to so many numbers"
+    )
     num_hidden_layers: int = _f(8, "number of blocks")
     num_heads: int | None = _f(None, "heads; default: the mixer's own choice for this width")
     block: str = _f("matched", "block around the mixer: matched (pre-norm + SwiGLU) or paper")
+    mlp: bool | None = _f(None, "whether blocks have the MLP; default: the block's own way")
     dropout: float = _f(0.2, "dropout on the residual branches")
     mixer_kwargs: dict = _f({}, "further arguments of the mixer, as JSON: '{\"expand_k\": 1.0}'")
     output_dir: str | None = _f(None, "run folder; default runs/TASK-MIXER, with a number when that exists")
@@ -131,6 +141,11 @@ class TrainingArguments:
         hints = kinds()
         for name, value in vars(self).items():
             object.__setattr__(self, name, convert(name, hints[name], value))
+        widths = [name for name in ("hidden_size", "match_params", "match_state") if getattr(self, name) is not None]
+        if len(widths) > 1:
+            raise InputError(f"{' and '.join(widths)} both say how wide the model is; give one of them")
+        if not widths:
+            object.__setattr__(self, "hidden_size", HIDDEN_SIZE)
         if not 0 <= self.dropout < 1:
             raise InputError(f"dropout must lie in [0, 1), not {self.dropout:g}")
         for name in ("adam_beta1", "adam_beta2"):
@@ -310,7 +325,7 @@ def make_parser(prog=None, description=None):
         default = f.default if f.default is not dataclasses.MISSING else None
         if default is not None:
             text += f" (default {default})"
-        more = {"nargs": "?", "const": "true", "metavar": "true|false"} if f.name == "resume" else {}
+        more = {"nargs": "?", "const": "true", "metavar": "true|false"} if f.name in ("resume", "mlp") else {}
         if f.name == "eval_splits":
             more = {"nargs": "+"}
         if f.name in _CHOICES:

@@ -246,6 +246,7 @@ def build_record(run, status: str, reason: str | None, scores: dict, which: str 
             "trainable_parameters": sum(p.numel() for p in run.parameters),
             "parameter_counts": counts,
             "state_size": size,
+            "sizing": run.sizing.as_dict() if run.sizing is not None else None,
             "kernel_backend": run.backend(),
             "config": finite(json.loads(config.to_json_string(use_diff=False))) if config is not None else None,
         },

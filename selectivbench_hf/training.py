@@ -73,11 +73,14 @@ def main(argv=None) -> int:
 
 def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
     """Train by `args` (`module`: the user's own model in place of a mixer). Returns results.Result; see `train`."""
-    import torch
-
+    from .models.mixers import get_mixer
     from .tasks import get_task
 
     task = get_task(args.task, **args.task_kwargs)
+    if module is None and ":" not in str(args.mixer):
+        get_mixer(args.mixer)  # a wrong name is told at once: the rest takes seconds to import
+    import torch
+
     for split in args.eval_splits or ():
         if task.check_split(split) == "train":
             raise InputError(
@@ -98,6 +101,25 @@ def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
                 leave(accelerator, together=ok)
 
 
+def _model_fields(args) -> dict:
+    """The fields of SelectivBenchConfig that the arguments set, the width apart."""
+    names = ("mixer", "num_hidden_layers", "num_heads", "block", "mlp", "dropout", "mixer_kwargs")
+    return {name: getattr(args, name) for name in names}
+
+
+def _sizing(args, task, module):
+    """The width that match_params or match_state asks for (a models.sizing.Sizing), or None where the width is given."""
+    if args.hidden_size is not None:
+        return None
+    if module is not None:
+        raise InputError("match_params and match_state choose the width of a mixer's model; a module has its own")
+    from .models import hidden_size_for
+
+    return hidden_size_for(
+        num_parameters=args.match_params, state_size=args.match_state, task=task, **_model_fields(args)
+    )
+
+
 class _Run:
     """One run from start, or from a checkpoint, to its record."""
 
@@ -109,18 +131,11 @@ class _Run:
 
         self.task, self.accelerator, self.stop, self.device = task, accelerator, stop, accelerator.device
         self.plan = Plan.of(args, task.splits["train"], accelerator.num_processes)
+        self.sizing = _sizing(args, task, module)
         torch.manual_seed(args.model_seed)  # the same on every process: the same first weights
         if module is None:
-            config = models.SelectivBenchConfig.for_task(
-                task,
-                mixer=args.mixer,
-                hidden_size=args.hidden_size,
-                num_hidden_layers=args.num_hidden_layers,
-                num_heads=args.num_heads,
-                block=args.block,
-                dropout=args.dropout,
-                mixer_kwargs=args.mixer_kwargs,
-            )
+            width = args.hidden_size if self.sizing is None else self.sizing.hidden_size
+            config = models.SelectivBenchConfig.for_task(task, hidden_size=width, **_model_fields(args))
             model = models.SelectivBenchForStateClassification(config)
         else:
             model = models.wrap_module(module, task)
@@ -183,6 +198,8 @@ class _Run:
             on_main(a, lambda: write_text(self.folder.path / SAVED, to_yaml(self.args)))
         shown = {k: v for k, v in self.args.as_dict().items() if v is not None and v != {}}
         self.say("configuration: " + ", ".join(f"{k}={v}" for k, v in shown.items()))
+        if self.sizing is not None:
+            self.say(f"matched: {self.sizing.describe()}")
         self.say(
             f"{self.task.describe()}\n{sum(q.numel() for q in self.parameters):,} parameters; kernels: {self.backend()}; {self.device}, "
             f"{a.num_processes} process{'es' if a.num_processes > 1 else ''}, {torch.get_num_threads()} thread(s) each; "
