@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ..errors import InputError, unknown
+from .knobs import check_knobs
 
 QUERY_BLOCK = 1024  # queries that share a mask when a piece follows earlier steps: the mask stays small
 SMALLEST_BLOCK = 64  # of a window's queries: below, the products are too small to be worth a call
@@ -33,14 +34,12 @@ class Attention(nn.Module):
         layer_idx: int = 0,
     ):
         super().__init__()
-        for name, value in (("qk_norm", qk_norm), ("use_rope", use_rope)):
-            if not isinstance(value, bool):
-                raise InputError(f"mixer_kwargs: {name} is {value!r}; it must be true or false")
+        check_knobs(use_rope=use_rope, window_size=window_size)
+        if not isinstance(qk_norm, bool):
+            raise InputError(f"qk_norm is {qk_norm!r}; it must be true or false")
         for name, value in (("rope_theta", rope_theta), ("norm_eps", norm_eps)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise InputError(f"mixer_kwargs: {name} is {value!r}; it must be a number above 0")
-        if window_size is not None:
-            check_window(window_size)
+                raise InputError(f"{name} is {value!r}; it must be a number above 0")
         if use_rope and (hidden_size % num_heads or hidden_size // num_heads % 2):
             raise ValueError(
                 f"it must be a multiple of 2 * num_heads ({2 * num_heads}), because rotation pairs channels"
@@ -87,12 +86,6 @@ class Attention(nn.Module):
         if self.window_size is None or earlier is None:
             return (k, v) if earlier is None else state["attn_state"]
         return tuple(torch.cat(parts, 1) for parts in zip(earlier, (k, v), strict=True))
-
-
-def check_window(window_size) -> None:
-    """Raise InputError unless it is a whole number of at least 1."""
-    if not isinstance(window_size, int) or isinstance(window_size, bool) or window_size < 1:
-        raise InputError(f"mixer_kwargs: window_size is {window_size!r}; it must be a whole number of at least 1")
 
 
 def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

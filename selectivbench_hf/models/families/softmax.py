@@ -12,15 +12,15 @@ def transformer(hidden_size, num_heads, layer_idx, use_rope=True, **kwargs):
     return Attention(hidden_size, num_heads, use_rope=use_rope, layer_idx=layer_idx, **kwargs)
 
 
-def sliding_window(hidden_size, num_heads, layer_idx, window_size=32, use_rope=True, **kwargs):
+def sliding_window(hidden_size, num_heads, layer_idx, window_size=None, use_rope=True, **kwargs):
     """The same attention over the last `window_size` steps (32 unless told), the present one included: a memory that does not grow.
 
     32 steps of keys and values are as many numbers as the states of linear attention with heads of 64.
     """
-    from ..attention import Attention, check_window
+    from ..attention import Attention
 
-    check_window(window_size)
-    return Attention(hidden_size, num_heads, use_rope=use_rope, window_size=window_size, layer_idx=layer_idx, **kwargs)
+    window = 32 if window_size is None else window_size
+    return Attention(hidden_size, num_heads, use_rope=use_rope, window_size=window, layer_idx=layer_idx, **kwargs)
 
 
 def gpt(hidden_size, num_heads, layer_idx, config, **kwargs):
