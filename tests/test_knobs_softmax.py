@@ -1,0 +1,98 @@
+"""The knobs of the attention models: each changes what it says and nothing else."""
+
+import pytest
+import torch
+from models_helper import WIDTH, ids, model
+
+from selectivbench_hf import models
+from selectivbench_hf.errors import InputError
+from selectivbench_hf.models import mixers
+
+
+def layer(mixer, width=WIDTH, heads=4, **kwargs):
+    """A layer of which each parameter is drawn from a seed of its own: the same whatever else the layer has."""
+    built = mixers.build_mixer(mixer, width, heads, 0, kwargs).eval()
+    for name, parameter in built.named_parameters():
+        with torch.no_grad():
+            parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(sum(map(ord, name)))))
+            parameter.mul_(0.3)
+    return built
+
+
+def shapes(module):
+    """Names and shapes of the parameters."""
+    return {name: tuple(p.shape) for name, p in module.named_parameters()}
+
+
+def run(module, x):
+    """The output of a layer of ours or of fla's."""
+    with torch.no_grad():
+        out = module(x)
+    return out[0] if isinstance(out, tuple) else out
+
+
+@pytest.mark.parametrize("mixer", ["transformer", "sliding_window"])
+def test_rotary_positions(mixer):
+    """Without them the order of the earlier steps does not count; parameters are the same."""
+    x = torch.randn(1, 20, WIDTH)
+    swapped = x[:, [5, 1, 2, 3, 4, 0, *range(6, 20)]]
+    for rope in (True, False):
+        made = layer(mixer, use_rope=rope)
+        assert shapes(made) == shapes(layer(mixer))
+        assert torch.allclose(run(made, x)[:, -1], run(made, swapped)[:, -1], atol=1e-5) != rope
+    assert mixers.build_mixer(mixer, 36, 4, 0, {"use_rope": False}).head_dim == 9  # pairs are needed for rotation only
+
+
+@pytest.mark.parametrize("mixer", ["transformer", "sliding_window"])
+def test_norm_of_queries_and_keys(mixer):
+    with_norm, without = layer(mixer), layer(mixer, qk_norm=False)
+    extra = {"q_norm.weight", "k_norm.weight"}
+    assert shapes(with_norm).keys() - shapes(without).keys() == extra
+    assert all(shapes(with_norm)[name] == shape for name, shape in shapes(without).items())
+    x = torch.randn(1, 20, WIDTH)
+    for made, invariant in ((with_norm, True), (without, False)):
+        before = run(made, x)
+        with torch.no_grad():
+            made.q_proj.weight.mul_(3)
+        assert torch.allclose(run(made, x), before, atol=1e-4) == invariant
+
+
+def test_window_size():
+    x = torch.randn(1, 90, WIDTH)
+    whole = layer("transformer")
+    for window in (1, 30, 90, 500):
+        made = layer("sliding_window", window_size=window)
+        assert shapes(made) == shapes(whole)
+        agree = torch.isclose(run(made, x), run(whole, x), atol=1e-5).all(-1).sum().item()
+        assert agree == min(window, 90)  # the first steps, for which the window is all there is
+        config = models.SelectivBenchConfig(
+            mixer="sliding_window", hidden_size=WIDTH, num_hidden_layers=3, mixer_kwargs={"window_size": window}
+        )
+        assert models.state_size(config) == 3 * 2 * window * WIDTH
+    assert torch.equal(run(layer("sliding_window"), x), run(layer("sliding_window", window_size=32), x))
+
+
+BAD = [
+    ("transformer", {"use_rope": 1}, "use_rope is 1; it must be true or false"),
+    ("transformer", {"qk_norm": "no"}, "qk_norm is 'no'; it must be true or false"),
+    ("transformer", {"window_size": 5}, "'window_size'"),
+    ("transformer", {"use_output_gate": True}, "'use_output_gate'"),
+    ("sliding_window", {"window_size": 0}, "window_size is 0; it must be a whole number of at least 1"),
+    ("sliding_window", {"window_size": 2.5}, "window_size is 2.5"),
+    ("sliding_window", {"windowsize": 2}, "did you mean 'window_size'"),
+    ("gpt", {"use_rope": False}, "'use_rope'"),
+]
+
+
+@pytest.mark.parametrize(("mixer", "kwargs", "text"), BAD)
+def test_a_wrong_value_is_one_sentence(mixer, kwargs, text):
+    with pytest.raises(InputError, match=text) as caught:
+        models.check_mixer(mixer, WIDTH, 4, kwargs)
+    assert "\n" not in str(caught.value)
+
+
+def test_number_of_heads():
+    for heads in (1, 2, 16):
+        net = model("transformer", num_heads=heads)
+        assert net.backbone[0].mixer.head_dim == WIDTH // heads
+        assert net(input_ids=ids()).logits.isfinite().all()
