@@ -1,6 +1,7 @@
 """The `datasets` builder behind `load_dataset("selectivbench", NAME, **keywords)`.
 
-Rows: `example_id` (0-based in its split), `input_ids`, `labels`, `item_ids`, in the smallest unsigned types. The tables are made by NumPy in
+Rows: `example_id` (0-based in its split), `input_ids`, `labels`, `item_ids`, in the smallest unsigned types; a recall task has no
+`item_ids`, and `labels` in int16, -100 where nothing is asked. The tables are made by NumPy in
 whole shards and handed to Arrow without a Python loop over rows. `registration.py` lets `load_dataset` find this module.
 """
 
@@ -22,12 +23,13 @@ import numpy as np
 import pyarrow as pa
 from datasets.builder import Key
 
-from . import checks, errors, grammar, layout, sampling, streams, tasks, values
+from . import checks, errors, grammar, layout, recall, sampling, streams, tasks, values
 from .children import children_leave_with_us
 from .errors import InputError, unknown
 from .layout import check_disjoint, draw_block, held_out_hashes, smallest_unsigned
+from .recall import RECALL_FIELDS
 from .sampling import block_size
-from .tasks import DATA_VERSION, TASK_FIELDS, Task, get_task, task_names
+from .tasks import DATA_VERSION, TASK_FIELDS, Task, get_task, grammar_task_names, keywords_of, task_names
 
 SHARD = 12_500  # sequences of a train shard; a divisor of the block, so that a shard never needs two blocks
 STEPS_PER_TABLE = 4_000_000
@@ -42,7 +44,7 @@ CITATION = """@article{bouhadjar2026dissecting,
 def generator_hash() -> str:
     """The part of the cache key that changes whenever the data could: the data version and the source of every module that makes data."""
     digest = hashlib.sha256(DATA_VERSION.encode())
-    for module in (checks, errors, streams, grammar, sampling, layout, tasks, values):
+    for module in (checks, errors, streams, grammar, sampling, layout, recall, tasks, values):
         digest.update(Path(module.__file__).read_bytes())
     digest.update(Path(__file__).read_bytes())
     return digest.hexdigest()
@@ -50,7 +52,8 @@ def generator_hash() -> str:
 
 @dataclass
 class SelectivBenchBuilderConfig(datasets.BuilderConfig):
-    """A configuration: a task of the catalogue and the task's fields that differ (None: as in the catalogue); see `tasks.Task`."""
+    """A configuration: a task of the catalogue and the task's fields that differ (None: as in the catalogue); see `tasks.Task` and
+    `recall.RecallTask`."""
 
     letters: int | None = None
     depth: Any = None
@@ -73,10 +76,15 @@ class SelectivBenchBuilderConfig(datasets.BuilderConfig):
     distractor_rate: float | None = None
     distractor_start: int | None = None
     grammar: Any = None
+    length: int | None = None
+    num_pairs: int | None = None
+    vocab_size: int | None = None
+    alpha: float | None = None
+    filler: str | None = None
 
     @functools.cached_property
-    def task(self) -> Task:
-        return get_task(self.name, **{field: getattr(self, field) for field in TASK_FIELDS})
+    def task(self):
+        return get_task(self.name, **{field: getattr(self, field) for field in dict.fromkeys(TASK_FIELDS + RECALL_FIELDS)})
 
     def create_config_id(self, config_kwargs, custom_features=None) -> str:
         """The name where the data are the catalogue's, else name and fingerprint: one cache entry for one content, however it was asked for."""
@@ -106,7 +114,7 @@ class SelectivBench(datasets.ArrowBasedBuilder):
     def _create_builder_config(self, config_name=None, custom_features=None, config_id=None, **keywords):
         name = config_name or self.DEFAULT_CONFIG_NAME
         seeded = re.fullmatch(r"(.+)_seed(\d+)", name)
-        if seeded and seeded[1] in task_names():  # as on the Hub
+        if seeded and seeded[1] in grammar_task_names():  # as on the Hub
             name = seeded[1]
             if keywords.setdefault("grammar_seed", int(seeded[2])) != int(seeded[2]):
                 raise InputError(f"{config_name} and grammar_seed={keywords['grammar_seed']} contradict each other")
@@ -116,8 +124,8 @@ class SelectivBench(datasets.ArrowBasedBuilder):
         if version != DATA_VERSION:
             raise InputError(f"this package generates selectivbench {DATA_VERSION}, not {version}")
         for keyword in keywords:
-            if keyword not in TASK_FIELDS:
-                raise unknown("keyword", keyword, TASK_FIELDS, "load_dataset('selectivbench', ...)")
+            if keyword not in keywords_of(name):
+                raise unknown("keyword", keyword, keywords_of(name), f"load_dataset('selectivbench', {name!r}, ...)")
         config = SelectivBenchBuilderConfig(name=name, version=self.VERSION, **keywords)
         return config, config_id or config.create_config_id(keywords, custom_features)
 
@@ -187,6 +195,9 @@ def _plain(error: Exception) -> Exception:
 
 def expected_bytes(task: Task) -> int:
     """About how many bytes the Arrow files of all splits take: steps expected by the gap laws, times the columns' types."""
+    if task.family == "recall":
+        steps = task.max_steps("train") * sum(task.splits.values())
+        return steps * (2 + np.dtype(_name(task.num_symbols - 1)).itemsize) + 16 * sum(task.splits.values())
     widths = [np.dtype(_name(n)).itemsize for n in (task.blank_id, task.num_states - 1, task.num_items - 1)]
     total = 0.0
     for split, size in task.splits.items():
@@ -211,6 +222,14 @@ def _check_space(folder: str, task: Task) -> None:
 def features_of(task: Task) -> datasets.Features:
     """Columns and types of a task's rows."""
     longest = max(task.splits.values())
+    if task.family == "recall":
+        return datasets.Features(
+            {
+                "example_id": datasets.Value(_name(longest - 1)),
+                "input_ids": datasets.List(datasets.Value(_name(task.num_symbols - 1))),
+                "labels": datasets.List(datasets.Value("int16")),
+            }
+        )
     return datasets.Features(
         {
             "example_id": datasets.Value(_name(longest - 1)),
@@ -252,9 +271,7 @@ def shard_tables(
         hi = min(lo + rows, len(part))
         laid = part.layout(slice(lo, hi))
         offsets = pa.array(np.concatenate([[0], np.cumsum(laid.lengths)]).astype(np.int32))
-        lists = [
-            pa.ListArray.from_arrays(offsets, pa.array(flat)) for flat in (laid.input_ids, laid.labels, laid.item_ids)
-        ]
+        lists = [pa.ListArray.from_arrays(offsets, pa.array(getattr(laid, name))) for name in schema.names[1:]]
         ids = np.arange(start + lo, start + hi).astype(schema.field("example_id").type.to_pandas_dtype())
         yield pa.table([pa.array(ids), *lists], names=schema.names).cast(schema)
 
@@ -275,7 +292,7 @@ def content_hash(tables) -> str:
     """SHA-256 (hex) of rows, whatever their cut into tables, chunks or files: ids, row lengths, and each column's values in its own type."""
     digests = {}
     for table in tables:
-        for name in ("example_id", "input_ids", "labels", "item_ids"):
+        for name in table.column_names:
             digest = digests.setdefault(name, (hashlib.sha256(), hashlib.sha256()))
             for chunk in table.column(name).chunks:
                 if name != "example_id":

@@ -85,8 +85,8 @@ def make_batch(
         epoch, seed: training noise of this epoch and data seed; without them the evaluation noise.
 
     Returns:
-        dict of `input_features` (B, T, V) float32, `input_ids` (B, T) int64 (blank id at padding), `labels` (B, T) int64 (-100 at padding),
-        `item_ids` (B, T) int64 (-1 at padding), `lengths` (B,) and `example_id` (B,) int64. T is the longest sequence of the batch.
+        dict of `input_features` (B, T, V) float32 (not for a recall task, which has a whole vocabulary), `input_ids` (B, T) int64 (blank id
+        at padding), `labels` (B, T) int64 (-100 at padding and where nothing is asked), `item_ids` (B, T) int64 (-1 there), `lengths` (B,) and `example_id` (B,) int64. T is the longest sequence of the batch.
 
     Raises:
         InputError: for an unknown split, ids outside it, or an epoch without a seed.
@@ -101,7 +101,8 @@ def make_batch(
         raise InputError("training noise needs a data seed beside the epoch")
     laid = data.layout(ids)
     padded = _pad(laid, task)
-    padded["input_features"] = encode(task, padded["input_ids"], laid.lengths, split, ids, seed=seed, epoch=epoch)
+    if task.family == "grammar":
+        padded["input_features"] = encode(task, padded["input_ids"], laid.lengths, split, ids, seed=seed, epoch=epoch)
     padded["example_id"] = ids
     return padded
 

@@ -66,6 +66,15 @@ class Split:
         """(N, T) symbol ids."""
         return self._symbol_of[self.states]
 
+    @staticmethod
+    def join(task, parts) -> Split:
+        """The sequences of all parts, one after another."""
+        join = [
+            None if getattr(parts[0], name) is None else np.concatenate([getattr(p, name) for p in parts])
+            for name in ("states", "gaps", "distractors")
+        ]
+        return Split(task, *join)
+
     def steps(self) -> np.ndarray:
         """(N,) int64: steps of each sequence."""
         return self.num_items + self.gaps.sum(1, dtype=np.int64)
@@ -88,9 +97,13 @@ class Split:
         return Layout(per_item.reshape(n, items).sum(1), input_ids, labels, item_ids)
 
 
-def draw_block(task, split: str, block: int, start: int = 0, stop: int | None = None) -> Split:
-    """Sequences `start`..`stop` (by default all) of one block of a split; the block's streams are always drawn whole, so any cut agrees."""
+def draw_block(task, split: str, block: int, start: int = 0, stop: int | None = None):
+    """A Split (a RecallSplit of a recall task): sequences `start`..`stop` (by default all) of one block of a split; the block's streams are always drawn whole, so any cut agrees."""
     stop = block_size(split) if stop is None else stop
+    if task.family == "recall":
+        from . import recall
+
+        return recall.draw_block(task, split, block, start, stop)
     states = _states(task.grammar, task.max_string_length, task.num_items, task.sample_seed, split, block)[start:stop]
     gaps, distractors = _steps_between(task, split, block, states, start, stop)
     return Split(task, states, gaps, distractors)
@@ -145,8 +158,8 @@ def illegal_symbols(grammar):
     return order, (~legal).sum(1).astype(np.uint64)
 
 
-def load_split(task, split: str) -> Split:
-    """A whole split in memory (te7 train: 160 MB), made in seconds; the last few are remembered.
+def load_split(task, split: str):
+    """A whole split in memory, a Split or RecallSplit (te7 train: 160 MB), made in seconds; the last few are remembered.
 
     Raises:
         InputError: for a split that the task does not have.
@@ -163,11 +176,7 @@ def _load_split(task, split):
         parts = [draw_block(task, split, 0, 0, 0)]
     if len(parts) == 1:
         return parts[0]
-    join = [
-        None if getattr(parts[0], name) is None else np.concatenate([getattr(p, name) for p in parts])
-        for name in ("states", "gaps", "distractors")
-    ]
-    return Split(task, *join)
+    return parts[0].join(task, parts)
 
 
 # -- disjoint splits (protocol section 4.1) ------------------------------------------------------------------------------
@@ -213,7 +222,8 @@ def check_disjoint(task, items: np.ndarray, held_out: np.ndarray, first_id: int)
 
 def _meeting(task, count, split, other, first, field):
     fits = f"{field} up to {first} would fit; or raise" if first else f"no {field} would fit; raise"
+    short = ("grammar", "num_items", "grammar") if task.family == "grammar" else ("task", "length", "vocabulary")
     return InputError(
-        f"{task.name}: {count} of the sequences in {split} stand in {other} too, so the splits are not disjoint: the grammar has too few sequences "
-        f"of {task.num_items} items for these sizes. By what was seen so far {fits} num_items, or take a larger grammar"
+        f"{task.name}: {count} of the sequences in {split} stand in {other} too, so the splits are not disjoint: the {short[0]} has too few sequences "
+        f"of {task.num_items} items for these sizes. By what was seen so far {fits} {short[1]}, or take a larger {short[2]}"
     )

@@ -154,11 +154,17 @@ class Prefetch:
 
 
 def training_batch(task, ids, epoch: int, seed: int, pin: bool = False) -> dict:
-    """Torch tensors of the given training examples: input_features (B,T,V) float32, labels (B,T) int64, -100 at padding."""
+    """Torch tensors of the given training examples: input_features (B,T,V) float32, or for a recall task
+    input_ids (B,T) int64, and labels (B,T) int64, -100 at padding and where nothing is asked."""
     import torch
 
     from .features import make_batch
 
     batch = make_batch(task, "train", ids, epoch=epoch, seed=seed)
-    out = {name: torch.from_numpy(batch[name]) for name in ("input_features", "labels")}
+    out = {name: torch.from_numpy(batch[name]) for name in (input_name(task), "labels")}
     return {k: v.pin_memory() for k, v in out.items()} if pin else out
+
+
+def input_name(task) -> str:
+    """What a model is fed with: features where inputs carry noise, ids where symbols come from a whole vocabulary."""
+    return "input_features" if task.family == "grammar" else "input_ids"

@@ -14,9 +14,11 @@ import os
 import re
 from dataclasses import dataclass, fields, replace
 
+from . import recall
 from .checks import MAX_GAP, is_whole, json_object, listed, random_law, read_gap_law, real, whole
 from .errors import InputError, unknown
 from .grammar import Grammar
+from .recall import RecallTask
 
 MAX_ITEMS = 10_000  # a train block of 50,000 sequences is drawn whole, and at 10,000 items fills a gigabyte
 DATA_VERSION = "1.0.0"  # major: any byte of data or scoring changed; minor: configs added
@@ -28,8 +30,23 @@ PAPER_GAPS = {1: 1, **dict.fromkeys(range(2, 10), 2), 10: 1}  # what rounding a 
 
 
 def task_names() -> list[str]:
-    """The 24 names of the catalogue, level by level."""
+    """The names of the catalogue: the 24 grammar tasks, level by level, then the recall tasks."""
+    return [*grammar_task_names(), *_recall_tasks()]
+
+
+def grammar_task_names() -> list[str]:
+    """The 24 names of the grammar tasks, level by level."""
     return [level + ("" if v == "plain" else f"_{v}") for level in LEVELS for v in VARIANTS]
+
+
+@functools.cache
+def _recall_tasks() -> dict[str, RecallTask]:
+    return recall.catalogue()
+
+
+def keywords_of(name: str) -> tuple[str, ...]:
+    """The builder keywords that a task of the catalogue takes."""
+    return recall.RECALL_FIELDS if name in _recall_tasks() else TASK_FIELDS
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,8 @@ class Task:
     noise_scale: float = 0.0
     distractor_rate: float = 0.0
     distractor_start: int = 0
+
+    family = "grammar"
 
     def __post_init__(self):
         _check(self)
@@ -187,14 +206,14 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """SHA-256 (64 hex digits) over every parameter that decides a byte of the data or of the scores; the name is none of them."""
-        return _digest(
+        return digest(
             {**self._law(), "train_gap": self.train_gap, "test_gaps": self.test_gaps, "splits": self.splits}
         )
 
     def split_fingerprint(self, split: str) -> str:
         """The same for one split: two tasks whose split is the same to the byte share it."""
         size = self.splits[self.check_split(split)]
-        return _digest({**self._law(), "gap": sorted(self.gap_law(split).items()), "split": split, "size": size})
+        return digest({**self._law(), "gap": sorted(self.gap_law(split).items()), "split": split, "size": size})
 
     def to_dict(self) -> dict:
         """All fields as JSON types; `get_task` takes it back."""
@@ -266,13 +285,13 @@ def _catalogue_fields(name: str) -> tuple:
     return tuple(out.items())
 
 
-def get_task(task, **keywords) -> Task:
+def get_task(task, **keywords) -> Task | RecallTask:
     """A task of the catalogue, by name, with any builder keyword changed.
 
     Args:
         task: a name (`te3_noisy_gaps`; `te3_noisy_gaps_seed2` is short for grammar_seed=2), a Task, the dict or JSON text of
             `Task.to_json`, or the path of a file that holds it.
-        keywords: fields of `Task` that differ; `grammar=` takes a whole custom grammar (a `Grammar`, its JSON, or a JSON file).
+        keywords: fields of `Task` that differ (for a recall task, of `recall.RecallTask`); `grammar=` takes a whole custom grammar (a `Grammar`, its JSON, or a JSON file).
             `train_gap` is a number of steps or {length: integer weight}; None means the catalogue's value.
 
     Raises:
@@ -280,6 +299,8 @@ def get_task(task, **keywords) -> Task:
     """
     base = _base(task)
     keywords = {k: v for k, v in keywords.items() if v is not None}
+    if isinstance(base, RecallTask):
+        return recall.changed(base, keywords)
     grammar = keywords.pop("grammar", None)
     for name in keywords:
         if name not in TASK_FIELDS:
@@ -308,8 +329,8 @@ def get_task(task, **keywords) -> Task:
     return out
 
 
-def _base(task) -> Task:
-    if isinstance(task, Task):
+def _base(task) -> Task | RecallTask:
+    if isinstance(task, Task | RecallTask):
         return task
     if isinstance(task, os.PathLike) or (
         isinstance(task, str) and (task.lstrip()[:1] in ("{", "[") or task.endswith(".json"))
@@ -321,7 +342,9 @@ def _base(task) -> Task:
         raise InputError(f"a task is a name, a Task, its JSON or a file with it, got {type(task).__name__}")
     seeded = re.fullmatch(r"(.+)_seed(\d+)", task)
     name = seeded[1] if seeded else task
-    if name not in task_names():
+    if not seeded and name in _recall_tasks():
+        return _recall_tasks()[name]
+    if name not in grammar_task_names():
         raise unknown("task", task, task_names())
     base = Task(name=name, **dict(_catalogue_fields(name)))
     return replace(base, grammar_seed=int(seeded[2])) if seeded else base
@@ -332,12 +355,14 @@ def _from_dict(data: dict) -> Task:
     version = data.pop("data_version", DATA_VERSION)
     if str(version).split(".")[0] != DATA_VERSION.split(".")[0]:
         raise InputError(f"the task was made for data version {version}; this package generates {DATA_VERSION}")
+    if "name" not in data:
+        raise InputError("the task's JSON lacks the field 'name'")
+    if "kind" in data:
+        return recall.from_dict(data)
     known = [f.name for f in fields(Task)]
     for name in data:
         if name not in known:
             raise unknown("field", name, known, "the task's JSON")
-    if "name" not in data:
-        raise InputError("the task's JSON lacks the field 'name'")
     if data.get("custom_grammar") is not None:
         data["custom_grammar"] = _read_grammar(data["custom_grammar"]).to_json()
     if "train_gap" in data:
@@ -418,5 +443,6 @@ def _check(task: Task) -> None:
         )
 
 
-def _digest(data) -> str:
+def digest(data) -> str:
+    """SHA-256 (hex) of JSON data."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

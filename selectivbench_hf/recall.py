@@ -1,0 +1,398 @@
+"""Recall tasks (protocol section 7): multi-query associative recall and copying.
+
+**MQAR** (Arora et al. 2023; arXiv 2508.19029). D pairs, key and value in turn, fill the first 2 D steps. Then each key stands once more,
+at step 2 D + 2 g for its slot g, and the label there is its value; slots are drawn one after another without replacement with
+P(g) proportional to (g + 1)^(alpha - 1). All other steps are filler.
+
+**Copying.** A string of letters, a delimiter, and L blank steps; the label at blank i is letter i.
+
+Rows are `input_ids` and `labels`, -100 where nothing is asked. Axes: N sequences, T steps, D pairs, V symbols.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from .checks import real, whole
+from .errors import InputError, unknown
+from .streams import stream
+
+IGNORED = -100
+ROWS = 2_000  # drawn together: their tables of unused symbols stay in the cache
+FILLERS = ("clean", "any", "zero")
+LETTERS = 26
+DELIMITER = LETTERS + 1
+KINDS = ("mqar", "copy")
+# shares of the strings of a copying task: a string belongs to one split by its hash, so that short ones cannot stand in two
+BUCKETS = {"train": (0, 8), "validation": (8, 9), "test": (9, 10)}
+
+
+@dataclass(frozen=True)
+class RecallTask:
+    """A recall task. Immutable; made by `get_task`.
+
+    Fields:
+        name: name of the catalogue, or of the user's choice.
+        kind: `mqar` or `copy`.
+        length: T, steps of a sequence (mqar), or L, the longest string (copy).
+        num_pairs: D (mqar).
+        vocab_size: V, symbols (mqar): keys from 1..V/2 - 1, values from V/2..V - 1.
+        alpha: exponent of the law of the slots (mqar); 1 is uniform, 0.01 mostly early.
+        filler: `clean`: uniform over what is neither key nor value of the sequence, so that no pair is contradicted; `any`: the whole
+            vocabulary; `zero`: id 0 (mqar).
+        sample_seed: seed of the sequences.
+        num_train, num_validation, num_test: sequences of each split; a smaller number is a prefix of a larger.
+    """
+
+    name: str
+    kind: str = "mqar"
+    length: int = 64
+    num_pairs: int | None = 4
+    vocab_size: int | None = 8192
+    alpha: float | None = 0.01
+    filler: str | None = "clean"
+    sample_seed: int = 1
+    num_train: int = 100_000
+    num_validation: int = 3_000
+    num_test: int = 3_000
+
+    family = "recall"
+    noise = "none"
+
+    def __post_init__(self):
+        _check(self)
+
+    # -- the sizes that models need ------------------------------------------------------------------------------------
+
+    @property
+    def num_symbols(self) -> int:
+        """V: the ids of `input_ids` run from 0 to V - 1."""
+        return self.vocab_size if self.kind == "mqar" else LETTERS + 2
+
+    @property
+    def num_states(self) -> int:
+        """The classes: the symbols, since what is asked for is one."""
+        return self.num_symbols
+
+    @property
+    def blank_id(self) -> int:
+        """The id that pads `input_ids` of a batch, V."""
+        return self.num_symbols
+
+    # -- splits --------------------------------------------------------------------------------------------------------
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Sequences of each split."""
+        return {"train": self.num_train, "validation": self.num_validation, "test": self.num_test}
+
+    @property
+    def test_splits(self) -> list[str]:
+        return ["test"]
+
+    def check_split(self, split: str) -> str:
+        """`split` if the task has it, else an InputError that names the nearest."""
+        if split not in self.splits:
+            raise unknown("split", split, self.splits, self.name)
+        return split
+
+    def max_steps(self, split: str) -> int:
+        """The longest a sequence can be, in steps."""
+        self.check_split(split)
+        return self.length if self.kind == "mqar" else 2 * self.length + 1
+
+    @property
+    def num_items(self) -> int:
+        """The most questions of one sequence."""
+        return self.num_pairs if self.kind == "mqar" else self.length
+
+    # -- what a model can get without remembering ----------------------------------------------------------------------
+
+    @property
+    def chance(self) -> dict[str, float]:
+        """Accuracy without any memory: `guess`, one of the possible answers; `any_value` (mqar), one of the sequence's values."""
+        if self.kind == "copy":
+            return {"guess": 1 / LETTERS}
+        return {"guess": 1 / (self.vocab_size // 2), "any_value": 1 / self.num_pairs}
+
+    # -- identity ------------------------------------------------------------------------------------------------------
+
+    @property
+    def data_version(self) -> str:
+        from .tasks import DATA_VERSION
+
+        return DATA_VERSION
+
+    def _law(self) -> dict:
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name" and not f.name.startswith("num_t")}
+        del own["num_validation"]
+        return {"data": self.data_version.split(".")[0], **own}
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 (64 hex digits) over every parameter that decides a byte of the data; the name is none of them."""
+        from .tasks import digest
+
+        return digest({**self._law(), "splits": self.splits})
+
+    def split_fingerprint(self, split: str) -> str:
+        """The same for one split: two tasks whose split is the same to the byte share it."""
+        from .tasks import digest
+
+        size = self.splits[self.check_split(split)]
+        return digest({**self._law(), "split": split, "size": size})
+
+    def to_dict(self) -> dict:
+        """All fields as JSON types; `get_task` takes it back."""
+        return {"data_version": self.data_version, **{f.name: getattr(self, f.name) for f in fields(self)}}
+
+    def to_json(self) -> str:
+        import json
+
+        return json.dumps(self.to_dict(), indent=2)
+
+    def __hash__(self):
+        return hash(self.fingerprint + self.name)
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def describe_level(self) -> str:
+        """What is asked, with the sizes."""
+        if self.kind == "copy":
+            return f"{self.name} (copying; 1 to {self.length} of {LETTERS} letters)"
+        return (
+            f"{self.name} (multi-query associative recall; {self.num_pairs} pairs in {self.length} steps; "
+            f"{self.vocab_size:,} symbols)"
+        )
+
+    def describe(self) -> str:
+        """One line."""
+        return f"{self.describe_level()}; an answer counts as right only at the step that asks for it"
+
+
+RECALL_FIELDS = tuple(f.name for f in fields(RecallTask) if f.name not in ("name", "kind"))
+OF_MQAR = ("num_pairs", "vocab_size", "alpha", "filler")
+
+
+def catalogue() -> dict[str, RecallTask]:
+    """The recall tasks by name."""
+    small = {"num_train": 20_000, "num_validation": 1_000, "num_test": 1_000}
+    copying = {"kind": "copy", **dict.fromkeys(OF_MQAR)}
+    tasks = [
+        RecallTask("mqar_64_4"),
+        RecallTask("mqar_128_8", length=128, num_pairs=8),
+        RecallTask("mqar_256_16", length=256, num_pairs=16),
+        RecallTask("mqar_512_64", length=512, num_pairs=64),
+        RecallTask("mqar_256_64", length=256, num_pairs=64),
+        RecallTask("mqar_lite", vocab_size=256, **small),
+        RecallTask("copy_64", length=64, **copying),
+        RecallTask("copy_256", length=256, **copying),
+        RecallTask("copy_lite", length=16, **copying, **small),
+    ]
+    return {task.name: task for task in tasks}
+
+
+def from_dict(data: dict) -> RecallTask:
+    """A task from the dict of `to_dict`."""
+    known = [f.name for f in fields(RecallTask)]
+    for name in data:
+        if name not in known:
+            raise unknown("field", name, known, "the task's JSON")
+    return RecallTask(**data)
+
+
+def changed(task: RecallTask, keywords: dict) -> RecallTask:
+    """The task with other fields. Raises InputError for a keyword that it has not."""
+    for name in keywords:
+        if name not in RECALL_FIELDS:
+            raise unknown("task keyword", name, RECALL_FIELDS, task.name)
+    return replace(task, **keywords)
+
+
+def _check(task: RecallTask) -> None:
+    import re
+
+    def keep(name, value):
+        object.__setattr__(task, name, value)
+
+    if not isinstance(task.name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", task.name):
+        raise InputError(
+            f"a task's name must be letters, digits, '_', '-' and '.', and begin with a letter or digit, got {task.name!r}"
+        )
+    if task.kind not in KINDS:
+        raise unknown("kind", task.kind, KINDS, task.name)
+    for name in ("num_train", "num_validation", "num_test"):
+        keep(name, whole(name, getattr(task, name), 1, 100_000_000))
+    keep("sample_seed", whole("sample_seed", task.sample_seed))
+    keep("length", whole("length", task.length, 1 if task.kind == "copy" else 4, 100_000))
+    if task.kind == "copy":
+        for name in OF_MQAR:
+            if getattr(task, name) is not None:
+                raise InputError(f"{name} has a meaning in mqar tasks only; {task.name} is a copying task")
+        return
+    keep("vocab_size", whole("vocab_size", task.vocab_size, 4, 1 << 15))  # labels are int16
+    if task.vocab_size % 2:
+        raise InputError(f"vocab_size must be even, half keys and half values, got {task.vocab_size}")
+    keep("num_pairs", whole("num_pairs", task.num_pairs, 1))
+    keep("alpha", float(real("alpha", task.alpha, 0.0, 100.0)))
+    if task.filler not in FILLERS:
+        raise unknown("filler", task.filler, FILLERS, task.name)
+    if 4 * task.num_pairs > task.length:
+        raise InputError(
+            f"num_pairs={task.num_pairs} needs a length of at least {4 * task.num_pairs} steps (two for a pair, two for its question), "
+            f"got length={task.length}"
+        )
+    if task.num_pairs > task.vocab_size // 2 - 1:
+        raise InputError(
+            f"num_pairs={task.num_pairs} distinct keys need a vocab_size of at least {2 * (task.num_pairs + 1)}, got {task.vocab_size}"
+        )
+    if task.filler == "clean" and task.vocab_size - 1 == 2 * task.num_pairs:
+        raise InputError(f"vocab_size={task.vocab_size} leaves no symbol for clean filler beside {task.num_pairs} pairs")
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+
+
+class RecallSplit:
+    """Some sequences of a split: `input_ids` (N, T), `labels` (N, T) int16, and the lengths (N,) of the real steps."""
+
+    distractors = None
+
+    def __init__(self, input_ids, labels, lengths):
+        self.input_ids, self.labels, self.lengths = input_ids, labels, lengths
+
+    def __len__(self):
+        return len(self.input_ids)
+
+    @property
+    def items(self) -> np.ndarray:
+        """(N, T): what makes a sequence another one, for the proof that splits are disjoint."""
+        return self.input_ids
+
+    @staticmethod
+    def join(task, parts) -> RecallSplit:
+        """The sequences of all parts, one after another."""
+        return RecallSplit(*(np.concatenate([getattr(p, n) for p in parts]) for n in ("input_ids", "labels", "lengths")))
+
+    def steps(self) -> np.ndarray:
+        """(N,) int64: steps of each sequence."""
+        return self.lengths
+
+    def layout(self, indices=slice(None)):
+        """The chosen sequences one after another; `item_ids` counts the questions of a sequence, -1 between them."""
+        from .layout import Layout
+
+        lengths = self.lengths[indices]
+        labels = self.labels[indices]
+        inside = np.arange(self.input_ids.shape[1]) < lengths[:, None]
+        asked = labels != IGNORED
+        items = np.where(asked, np.cumsum(asked, 1) - 1, -1).astype(np.int32)
+        return Layout(lengths, self.input_ids[indices][inside], labels[inside], items[inside])
+
+
+def draw_block(task: RecallTask, split: str, block: int, start: int, stop: int) -> RecallSplit:
+    """Sequences start..stop of one block of a split; the block is always drawn whole, so that any cut agrees."""
+    whole_block = _block(replace(task, name="x", num_train=1, num_validation=1, num_test=1), split, block)
+    return RecallSplit(*(part[start:stop] for part in whole_block))
+
+
+@functools.lru_cache(maxsize=1)
+def _block(task, split, block):
+    from .sampling import block_size
+
+    law = [str(getattr(task, name)) for name in ("length", *OF_MQAR)]
+    source = stream(task.kind, *law, task.sample_seed, split, block)
+    return (_mqar if task.kind == "mqar" else _copying)(task, split, block_size(split), source)
+
+
+def _mqar(task, split, count, source):
+    length, pairs, half = task.length, task.num_pairs, task.vocab_size // 2
+    dtype = np.uint16
+    ids, labels = np.zeros((count, length), dtype), np.full((count, length), IGNORED, np.int16)
+    slots = (length - 2 * pairs) // 2
+    with np.errstate(divide="ignore"):
+        log_weight = (task.alpha - 1) * np.log(np.arange(1, slots + 1))
+    for first in range(0, count, ROWS):
+        rows = min(ROWS, count - first)
+        here = np.arange(rows)
+        keys = _shuffled(np.arange(1, half, dtype=dtype), rows, pairs, source)
+        values = _shuffled(np.arange(half, task.vocab_size, dtype=dtype), rows, pairs, source)
+        own, asked = ids[first : first + rows], labels[first : first + rows]
+        if task.filler != "zero":
+            unused = (half - 1 - pairs) + (half - pairs) if task.filler == "clean" else task.vocab_size
+            drawn = _below(source, rows * (length - 2 * pairs), unused).reshape(rows, -1)
+            if task.filler == "clean":  # the unused keys, then the unused values
+                left = np.concatenate([keys[:, pairs:], values[:, pairs:]], 1)
+                drawn = np.take_along_axis(left, drawn, 1)
+            own[:, 2 * pairs :] = drawn
+        own[:, 0 : 2 * pairs : 2], own[:, 1 : 2 * pairs : 2] = keys[:, :pairs], values[:, :pairs]
+        slot = _ordered_slots(source, rows, log_weight)[:, :pairs]
+        at = 2 * pairs + 2 * slot
+        own[here[:, None], at] = keys[:, :pairs]
+        asked[here[:, None], at] = values[:, :pairs].astype(np.int16)
+    return ids, labels, np.full(count, length, np.int64)
+
+
+def _below(source, count, bound):
+    """`count` integers uniform below `bound` (to 2^-32 of it)."""
+    words = source.random_raw((count + 1) // 2).astype("<u8", copy=False).view("<u4")[:count]
+    return ((words.astype(np.uint64) * np.uint64(bound)) >> np.uint64(32)).astype(np.int64)
+
+
+def _shuffled(pool, rows, chosen, source):
+    """(rows, len(pool)): in each row `pool` with its first `chosen` entries drawn without replacement, the others behind them."""
+    out = np.repeat(pool[None], rows, 0)
+    here = np.arange(rows)
+    for i in range(chosen):
+        j = i + _below(source, rows, len(pool) - i)
+        out[here, i], out[here, j] = out[here, j], out[here, i].copy()
+    return out
+
+
+def _ordered_slots(source, rows, log_weight):
+    """(rows, slots): the slots in the order in which drawing without replacement takes them.
+
+    Sorting log weight plus Gumbel noise does that (all of it: a partition would not keep the order). Rounded to 2^-30, so that the last
+    bit of a logarithm has no effect but by chance hits of a rounding boundary.
+    """
+    uniform = ((source.random_raw(rows * log_weight.size) >> np.uint64(11)) + 0.5) / 2**53
+    keys = log_weight - np.log(-np.log(uniform.reshape(rows, -1)))
+    return np.argsort(-np.round(keys * 2**30).astype(np.int64), axis=1, kind="stable")
+
+
+def _copying(task, split, count, source):
+    longest = task.length
+    lengths = np.zeros(count, np.int64)
+    letters = np.zeros((count, longest), np.int64)
+    low, high = BUCKETS[split]
+    open_rows = np.arange(count)
+    lengths[:] = 1 + _below(source, count, longest)
+    while open_rows.size:  # a string that belongs to another split is drawn again, of the same length
+        drawn = 1 + _below(source, open_rows.size * longest, LETTERS).reshape(-1, longest)
+        drawn[np.arange(longest) >= lengths[open_rows, None]] = 0
+        letters[open_rows] = drawn
+        bucket = string_bucket(drawn)
+        open_rows = open_rows[(bucket < low) | (bucket >= high)]
+    steps = 2 * longest + 1
+    ids, labels = np.zeros((count, steps), np.uint8), np.full((count, steps), IGNORED, np.int16)
+    ids[:, :longest] = letters
+    here = np.arange(count)
+    ids[here, lengths] = DELIMITER
+    at = lengths[:, None] + 1 + np.arange(longest)
+    inside = np.arange(longest) < lengths[:, None]
+    labels[np.broadcast_to(here[:, None], at.shape)[inside], at[inside]] = letters[inside]
+    return ids, labels, lengths + 1 + longest
+
+
+def string_bucket(letters: np.ndarray) -> np.ndarray:
+    """(N,) 0..9: which tenth of all strings each row of letters (N, L), filled up with 0, belongs to."""
+    multipliers = stream("copying-buckets").random_raw(letters.shape[1]) | np.uint64(1)
+    total = np.zeros(len(letters), np.uint64)
+    for column, multiplier in zip(letters.T, multipliers, strict=True):
+        total += column.astype(np.uint64) * multiplier
+    total ^= total >> np.uint64(32)
+    total *= np.uint64(0x9E3779B97F4A7C15)
+    return ((total >> np.uint64(32)) * np.uint64(10)) >> np.uint64(32)
