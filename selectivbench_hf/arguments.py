@@ -134,6 +134,9 @@ class TrainingArguments:
     save_total_limit: int = _f(2, "checkpoints to keep")
     eval_splits: list | None = _f(None, "test splits scored at the end; default: all; `none`: no test split")
     max_eval_sequences: int | None = _f(None, "score only the first so many sequences of every split (recorded)")
+    self_check: bool = _f(
+        True, "on CUDA, compare the mixer's kernels with the CPU's before training; false trains without (recorded)"
+    )
     tracker: str = _f("none", "mirror the log to trackio, tensorboard or wandb")
     num_processes: int | None = _f(None, "expected number of processes: an error when another number runs")
 
@@ -325,7 +328,11 @@ def make_parser(prog=None, description=None):
         default = f.default if f.default is not dataclasses.MISSING else None
         if default is not None:
             text += f" (default {default})"
-        more = {"nargs": "?", "const": "true", "metavar": "true|false"} if f.name in ("resume", "mlp") else {}
+        more = (
+            {"nargs": "?", "const": "true", "metavar": "true|false"}
+            if f.name in ("resume", "mlp", "self_check")
+            else {}
+        )
         if f.name == "eval_splits":
             more = {"nargs": "+"}
         if f.name in _CHOICES:

@@ -25,3 +25,7 @@ def unknown(kind: str, name: object, allowed: Iterable[str], where: str = "") ->
     if not close or len(allowed) <= 12:
         text += (";" if not close else "") + " Allowed: " + ", ".join(allowed)
     return InputError(text)
+
+
+class KernelMismatch(RuntimeError):
+    """The kernels of a device compute something else than the CPU's; the text is one sentence."""

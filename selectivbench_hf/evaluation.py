@@ -13,7 +13,7 @@ import time
 import warnings
 from pathlib import Path
 
-from .errors import InputError, unknown
+from .errors import InputError, KernelMismatch, unknown
 from .saved import load_model, open_saved
 
 CHUNK = 256  # steps that pass the head at once; fixed, so that the order of every sum is
@@ -143,16 +143,16 @@ def score_batch(model, task, split: str, example_ids):
 
     from .features import make_batch
     from .metrics import ItemAccumulator
+    from .optimization import input_name
 
     batch = make_batch(task, split, example_ids)
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
-    features, labels, item_ids = (
-        torch.from_numpy(batch[k]).to(device) for k in ("input_features", "labels", "item_ids")
-    )
+    name = input_name(task)
+    inputs, labels, item_ids = (torch.from_numpy(batch[k]).to(device) for k in (name, "labels", "item_ids"))
     with torch.inference_mode():
-        hidden = model.hidden(input_features=features)
-        del features
+        hidden = model.hidden(**{name: inputs})
+        del inputs
         scores = ItemAccumulator(labels, item_ids)
         with _deterministic(hidden.is_cuda):
             for start in range(0, labels.shape[1], CHUNK):
@@ -245,8 +245,23 @@ def main(argv=None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KernelMismatch as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except Stopped as error:
         return error.code
+
+
+def _check_kernels(accelerator, config, wanted: bool, say) -> None:
+    """On CUDA: the forward kernels against the CPU's, before anything is scored."""
+    if accelerator.device.type != "cuda":
+        return
+    if not wanted:
+        say("notice: the kernels are not checked against the CPU's (--self_check false)")
+        return
+    from .kernels.selfcheck import check_kernels, told
+
+    say(told(check_kernels(config, accelerator.device, train=False)))
 
 
 def _parse(argv):
@@ -272,6 +287,9 @@ def _parse(argv):
         "--max_eval_sequences", metavar="N", help="first N sequences of each split; default: as in the record"
     )
     parser.add_argument("--per_device_eval_batch_size", metavar="N", help="default: as in the record, else 64")
+    parser.add_argument(
+        "--self_check", default="true", metavar="true|false", help="on CUDA: kernels against the CPU's"
+    )
     parser.add_argument("--json", action="store_true", help="print an array of objects, one a split")
     group = parser.add_argument_group("builder keywords of the task")
     for name in task_keywords():
@@ -300,6 +318,7 @@ def _main(argv):
     limits = {
         n: convert(n, (int, True), getattr(known, n)) for n in ("max_eval_sequences", "per_device_eval_batch_size")
     }
+    wanted = convert("self_check", (bool, False), known.self_check)
     if any(v is not None and v < 1 for v in limits.values()):
         raise InputError("--max_eval_sequences and --per_device_eval_batch_size must be at least 1")
     folder, record, why = open_saved(known.run)
@@ -348,6 +367,7 @@ def _main(argv):
         f"{task.describe()}; model: {folder}; kernels: {backend}; {accelerator.device}, {accelerator.num_processes} process(es)"
         + (f"; the first {maximum} sequences of each split" if maximum else "")
     )
+    _check_kernels(accelerator, model.config, wanted, say)
     scores = evaluate(
         model, task, splits, max_sequences=maximum, batch_size=batch_size, accelerator=accelerator, say=say
     )

@@ -250,6 +250,7 @@ def build_record(run, status: str, reason: str | None, scores: dict, which: str 
             "kernel_backend": run.backend(),
             "config": finite(json.loads(config.to_json_string(use_diff=False))) if config is not None else None,
         },
+        "self_check": run.self_check,
         "arguments": args.as_dict(),
         "seeds": {
             "grammar": task.grammar_seed,

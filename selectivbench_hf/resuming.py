@@ -21,6 +21,7 @@ FREE = (
     "eval_splits",
     "num_processes",
     "per_device_eval_batch_size",
+    "self_check",
 )
 CUT = (
     "per_device_train_batch_size",

@@ -22,7 +22,7 @@ import time
 
 from .arguments import TrainingArguments, from_argv, merge
 from .checkpointing import CheckpointError
-from .errors import InputError
+from .errors import InputError, KernelMismatch
 from .launching import SharedBuffers, StopFlag, Stopped, leave, make_accelerator, on_main
 from .runs import RunFolder, State, TrainingFailed
 
@@ -149,6 +149,7 @@ class _Run:
         self.optimizer, self.groups = make_optimizer(self.model, args)
         self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
         self.state = State()
+        self.self_check = None
         self.prefetch = None
 
     @property
@@ -170,6 +171,7 @@ class _Run:
             if (done := resume(self)) is not None:
                 return done
             self.announce()
+            self.check_kernels()
             self.train_all()
             return self.finish()
         except (Stopped, KeyboardInterrupt) as error:
@@ -216,6 +218,31 @@ class _Run:
         from . import kernels
 
         return kernels.backend(self.device, self.args.mixer) if self.own_model else None
+
+    def check_kernels(self):
+        """On CUDA: the mixer's kernels against the CPU's; TrainingFailed, on every process, where they are wrong on one."""
+        if self.device.type != "cuda" or not self.own_model:
+            return
+        if not self.args.self_check:
+            self.self_check = {"status": "skipped", "why": "--self_check false"}
+            self.say("notice: the kernels are not checked against the CPU's (--self_check false)")
+            return
+        from accelerate.utils import gather_object
+
+        from .kernels.selfcheck import check_kernels, told
+
+        fault = None
+        try:
+            self.self_check = check_kernels(
+                self.model.config, self.device, "bf16" if self.accelerator.mixed_precision == "bf16" else "fp32"
+            )
+        except KernelMismatch as error:
+            fault = str(error)
+            self.self_check = {"status": "failed", "why": fault}
+        faults = gather_object([fault]) if self.accelerator.num_processes > 1 else [fault]
+        if fault := next(filter(None, faults), None):
+            raise TrainingFailed(fault)
+        self.say(told(self.self_check))
 
     @property
     def own_model(self) -> bool:
@@ -296,9 +323,10 @@ class _Run:
             batch = next(self.prefetch)
             if batch is None:  # the last batch of an epoch may have fewer rows than there are pieces
                 continue
-            features, labels = (batch[k].to(device, non_blocking=True) for k in ("input_features", "labels"))
+            batch = {name: values.to(device, non_blocking=True) for name, values in batch.items()}
+            labels = batch.pop("labels")
             with self.accelerator.autocast():
-                logits = self.model(input_features=features).logits
+                logits = self.model(**batch).logits
             loss = cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
             loss.backward()
             with torch.no_grad():
