@@ -75,6 +75,7 @@ def install() -> None:
     _first_configuration_only(autotuner.Autotuner)
     _tensor_loop_variables(interp, tl)
     _boolean_masks(interp, tl)
+    _bfloat16_products(interp, tl)
 
     # fla binds tl.gather by value; bind it late, so that the interpreter's own is found
     def gather(*args, **kwargs):
@@ -86,6 +87,7 @@ def install() -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("fla") and getattr(module, "gather", None) is tl.gather:
             module.gather = gather
+    _device_functions(interp, tl)
 
 
 def _first_configuration_only(autotuner) -> None:
@@ -135,6 +137,31 @@ def _boolean_masks(interp, tl) -> None:
     builder = interp.InterpreterBuilder
     builder.create_masked_load = with_boolean(builder.create_masked_load, 1)
     builder.create_masked_store = with_boolean(builder.create_masked_store, 2)
+
+
+def _bfloat16_products(interp, tl) -> None:
+    """The interpreter holds bfloat16 as its 16 bits, and would multiply matrices of bit patterns."""
+
+    def widened(x):
+        if x.dtype != tl.bfloat16:
+            return x
+        return interp.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    builder = interp.InterpreterBuilder
+    create_dot = builder.create_dot
+    builder.create_dot = lambda self, a, b, *rest: create_dot(self, widened(a), widened(b), *rest)
+
+
+def _device_functions(interp, tl) -> None:
+    """Functions of the device library have no body in the interpreter; fla's logaddexp calls one."""
+    import fla.ops.utils.op as op
+
+    class Device:
+        @staticmethod
+        def log1p(x):
+            return tl.tensor(interp.TensorHandle(np.log1p(x.handle.data), x.dtype.scalar), x.type)
+
+    op.tldevice = Device
 
 
 def case(name: str) -> tuple:
