@@ -61,6 +61,7 @@ class RecallTask:
 
     family = "recall"
     noise = "none"
+    grammar_seed = None  # there is no grammar
 
     def __post_init__(self):
         _check(self)
