@@ -13,7 +13,7 @@ Axes: M independent chunks, C steps of a chunk, K channels, r readers and w writ
 
 import torch
 
-from .layout import BlockView
+from .layout import BlockView, suffix_sums
 
 
 def halve(readers, writers, decay, weights=None, keep=False):
@@ -51,3 +51,12 @@ def halve_back(dreaders, dwriters, dweights, levels):
         # not baddbmm_: into a strided result torch multiplies one matrix at a time
         second.mul_(over_first).add_(torch.bmm(block, writers))
         first.mul_(over_second).add_(torch.bmm(block.transpose(1, 2), readers))
+
+
+def gate_gradient(per_step: torch.Tensor, end: torch.Tensor, chunks: int) -> torch.Tensor:
+    """Sums from each step to the end of the sequence, (N, B, H, C, K), of per_step (M, C, K), M = N B H, and end (B, H, K)."""
+    length = per_step.shape[1]
+    later = per_step.new_ones(length, length).triu_().expand(len(per_step), -1, -1)
+    sums = torch.bmm(later, per_step).view(chunks, *end.shape[:2], *per_step.shape[1:])
+    of_later_chunks = torch.cat((suffix_sums(sums[:, :, :, 0], 0)[1:], torch.zeros_like(end).unsqueeze(0))).add_(end)
+    return sums.add_(of_later_chunks.unsqueeze(3))
