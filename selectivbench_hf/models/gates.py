@@ -50,3 +50,20 @@ def turn_decay(
         setattr(layer, projection, ConstantGate(bias, trained=True))
     elif decay == "none":
         setattr(layer, projection, ConstantGate(torch.full_like(bias, KEEPS_ALL), trained=False))
+
+
+def turn_softplus_decay(layer: nn.Module, projection: str, decay: str, initial_decay: float | None):
+    """The same for a log decay -exp(A_log) softplus(projection(x) + dt_bias) per head. With "fixed", A_log and dt_bias say it alone."""
+    if initial_decay is not None:
+        with torch.no_grad():
+            wanted = -math.log(initial_decay) / layer.A_log.double().exp()
+            layer.dt_bias.copy_(wanted + torch.log(-torch.expm1(-wanted)))  # the inverse of softplus
+    if decay == "learned":
+        return
+    off = torch.full_like(layer.dt_bias, -KEEPS_ALL if decay == "none" else 0.0)
+    setattr(layer, projection, ConstantGate(off, trained=False))
+    if decay == "none":  # parameters that nothing depends on would be counted and never learn
+        for name in ("A_log", "dt_bias"):
+            value = torch.zeros_like(getattr(layer, name))
+            delattr(layer, name)
+            layer.register_buffer(name, value)
