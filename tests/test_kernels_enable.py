@@ -163,7 +163,7 @@ def test_the_tables_agree_with_our_functions():
     ):
         names = [p.strip().split("=")[0] for p in signature.strip("()").split(",")]
         mine = list(inspect.signature(ours).parameters)
-        if name == "Mamba2.torch_forward":
+        if "." in name:  # a method, which calls itself `self` and the rest as its class does
             assert len(mine) == len(names)
         else:
             assert [n.lstrip("*") for n in names] == mine, f"{home}.{name}"

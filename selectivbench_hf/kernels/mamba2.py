@@ -16,13 +16,15 @@ def ssd_forward(layer, hidden_states, last_state=None, use_cache=False, attentio
     keep = use_cache or last_state is not None
     batch, steps, _ = hidden_states.shape
     groups, state_channels, inner = layer.n_groups, layer.ssm_state_size, layer.intermediate_size
-    gate, conv_in, dt = layer.in_proj(hidden_states).split([inner, layer.conv_dim, layer.num_heads], -1)
+    projected = layer.in_proj(hidden_states)
+    gate_width = projected.shape[-1] - layer.conv_dim - layer.num_heads  # 0: the layer has no gate
+    gate, conv_in, dt = projected.split([gate_width, layer.conv_dim, layer.num_heads], -1)
     mask = None
     if attention_mask is not None and attention_mask.shape == hidden_states.shape[:2]:
         mask = attention_mask[:, :, None].to(conv_in.dtype)
         conv_in = conv_in * mask
     conv_state = None if last_state is None else last_state["conv_state"]
-    conv_out, conv_state = _convolution(layer, conv_in, conv_state, keep)
+    conv_out, conv_state = convolution(layer, conv_in, conv_state, keep)
     if mask is not None:
         conv_out = conv_out * mask
 
@@ -31,19 +33,27 @@ def ssd_forward(layer, hidden_states, last_state=None, use_cache=False, attentio
         x, key, query = conv_out.split([inner, groups * state_channels, groups * state_channels], -1)
         x = x.reshape(batch, steps, layer.num_heads, layer.head_dim).to(dtype)
         key, query = (part.reshape(batch, steps, groups, state_channels) for part in (key, query))
-        dt = F.softplus(dt.to(dtype) + layer.dt_bias.to(dtype))
-        if tuple(layer.dt_limit) != (0.0, float("inf")):
-            dt = dt.clamp(*layer.dt_limit)
-        decay = dt * -layer.A_log.to(dtype).exp()
+        dt = _step(layer, dt.to(dtype))
+        decay = None
+        if layer.A_log is not None:
+            fixed = getattr(layer, "decay", "learned") == "fixed"
+            decay = (_step(layer, torch.zeros_like(dt)) if fixed else dt) * -layer.A_log.to(dtype).exp()
         state = None if last_state is None else last_state["recurrent_state"].transpose(-1, -2).to(dtype)
         y, state = _scan(query, key, x * dt.unsqueeze(-1), decay, state)
         y = torch.addcmul(y, x, layer._get_D(expand_to_head_dim=True).to(dtype)).flatten(2)
+        gate = gate.to(dtype) if gate_width else None
         if layer.rmsnorm:
-            y = layer.norm(y, gate.to(dtype))
-        else:
-            y = y * layer.act(gate.to(dtype))
+            y = layer.norm(y, gate)
+        elif gate is not None:
+            y = y * layer.act(gate)
     output = layer.out_proj(y.to(conv_out.dtype))
     return output, conv_state, state.transpose(-1, -2).contiguous() if keep else None
+
+
+def _step(layer, dt):
+    """softplus(dt + bias), within the layer's limits."""
+    dt = F.softplus(dt + layer.dt_bias.to(dt.dtype))
+    return dt if tuple(layer.dt_limit) == (0.0, float("inf")) else dt.clamp(*layer.dt_limit)
 
 
 def _scan(query, key, value, decay, state):
@@ -59,11 +69,13 @@ def _scan(query, key, value, decay, state):
     out, state = chunk_simple_gla(
         query, key, value.to(query.dtype), g=decay, scale=1.0, initial_state=state, output_final_state=True
     )
-    return out.to(decay.dtype), state
+    return out.to(value.dtype), state
 
 
-def _convolution(layer, x, state, keep):
-    """The short convolution of (B, T, channels) with its activation, and the last W inputs."""
+def convolution(layer, x, state, keep):
+    """The short convolution of (B, T, channels), if the layer has one, with its activation, and the last W inputs."""
+    if layer.conv1d is None:
+        return layer.act(x), None
     weight, bias = layer.conv1d.weight.squeeze(1), layer.conv1d.bias
     activation = "silu" if layer.activation in ("silu", "swish") else None
     from fla.modules.convolution import causal_conv1d

@@ -52,7 +52,7 @@ class _Scan(torch.autograd.Function):
         with torch.autocast(u.device.type, enabled=False):
             u, dt, B, C = (x.to(dtype).contiguous() for x in (u, dt, B, C))
             A = A.to(dtype).t().contiguous()  # (N, D)
-            batch, steps, width = u.shape
+            batch, steps = u.shape[:2]
             kept = u.new_empty(batch, -(-steps // LENGTH) + 1, *A.shape)  # before each LENGTH steps, and after the last
             kept[:, 0] = 0 if initial_state is None else initial_state.to(dtype).transpose(1, 2)
             y = torch.empty_like(u)

@@ -1,28 +1,68 @@
-"""Mamba-2 as a layer of ours: fla's parameters, our scan."""
+"""Mamba-2 as a layer of ours: fla's parameters, our scan. And what the knobs do to the layers of Mamba's kin."""
 
+import contextlib
 import logging
+import math
 
 import fla.layers.mamba2
+import torch
 from fla.layers.utils import get_layer_cache, update_layer_cache
+from torch import nn
+from torch.nn import functional as F
 
 from ...kernels.mamba2 import ssd_forward
+
+
+@contextlib.contextmanager
+def quiet(module):
+    """fla's layers warn about paths that ours never take."""
+    logger = logging.getLogger(module.__name__)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def turn_state_space(layer, dt_bias, decay, initial_decay, use_short_conv) -> None:
+    """Knobs of a layer whose state decays by exp(-exp(A_log) dt) a step, where dt is softplus(dt_bias) for an input of zero.
+
+    With decay="fixed" the decay's dt is that of an input of zero, while what is written keeps its own; with "none" there is no A_log.
+    """
+    layer.decay = decay
+    if initial_decay is not None:
+        with torch.no_grad():
+            layer.A_log.copy_((math.log(-math.log(initial_decay)) - F.softplus(dt_bias).log()).expand_as(layer.A_log))
+    if decay == "none":
+        layer.A_log = None
+    if not use_short_conv:
+        layer.conv1d = None
+
+
+def rows_from(linear: nn.Linear, first: int, count: int) -> nn.Linear:
+    """A linear map with `count` of the outputs, from `first` on, and their values."""
+    part = nn.Linear(linear.in_features, count, linear.bias is not None, linear.weight.device, linear.weight.dtype)
+    with torch.no_grad():
+        for mine, whole in zip(part.parameters(), linear.parameters(), strict=True):
+            mine.copy_(whole[first : first + count])
+    return part
 
 
 class Mamba2(fla.layers.mamba2.Mamba2):
     """fla's Mamba-2, its scan run as simple gated linear attention on every device.
 
     fla itself takes mamba_ssm's kernels where they are installed and else a scan in plain torch that is 100 times slower; one form
-    everywhere keeps results comparable. Parameters, their names and their initialisation are fla's.
+    everywhere keeps results comparable. Parameters, their names and their initialisation are fla's; the knobs take parameters out, or
+    set others.
     """
 
-    def __init__(self, **kwargs):
-        logger = logging.getLogger(fla.layers.mamba2.__name__)
-        before = logger.level
-        logger.setLevel(logging.ERROR)  # it warns about paths that this class never takes
-        try:
+    def __init__(self, decay="learned", initial_decay=None, use_short_conv=True, use_output_gate=True, **kwargs):
+        with quiet(fla.layers.mamba2):
             super().__init__(**kwargs)
-        finally:
-            logger.setLevel(before)
+        turn_state_space(self, self.dt_bias, decay, initial_decay, use_short_conv)
+        if not use_output_gate:
+            self.in_proj = rows_from(self.in_proj, self.intermediate_size, self.conv_dim + self.num_heads)
 
     def forward(
         self,
