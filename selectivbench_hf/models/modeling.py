@@ -392,7 +392,7 @@ def state_size(config: SelectivBenchConfig) -> int | None:
         cache = DecodingCache()
         steps = getattr(layer, "window_size", None) or 1
         _mixed(layer, torch.zeros(1, steps, config.hidden_size), cache, {})
-    return cache.numbers(("recurrent_state", "attn_state")) * config.num_hidden_layers
+    return cache.numbers(("recurrent_state", "attn_state", "ffn_state")) * config.num_hidden_layers
 
 
 def _enable_kernels(mixer: str) -> None:
