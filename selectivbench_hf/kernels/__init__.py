@@ -38,11 +38,20 @@ def enabled() -> bool:
 
 
 def backend(device, mixer: str) -> str:
-    """What computes the mixer's mixing on that device, for the record: "cpu-chunked" (this package), "fla-triton", "torch-sdpa", or
-    "module" for one from outside. device: a torch.device or its name."""
+    """What computes the mixer's mixing on that device, for the record. device: a torch.device or its name.
+
+    "cpu-chunked" (this package), "fla-triton", "torch-sdpa", "torch" (the classics), or "module" for a mixer from outside. Mamba, for
+    which fla has no kernel: "cpu-numba", without numba "cpu-torch-scan"; on CUDA "mamba-ssm", without it "cuda-torch-scan" (slow).
+    """
+    from importlib.util import find_spec
+
     from ..models.mixers import get_mixer
 
-    entry = get_mixer(mixer)
+    entry, on_cpu = get_mixer(mixer), str(device).split(":")[0] == "cpu"
     if not entry.needs_fla:
-        return {"attention": "torch-sdpa"}.get(entry.family, entry.family)
-    return "cpu-chunked" if str(device).split(":")[0] == "cpu" else "fla-triton"
+        return {"attention": "torch-sdpa", "classic": "torch"}.get(entry.family, entry.family)
+    if mixer == "mamba":
+        if on_cpu:
+            return "cpu-numba" if find_spec("numba") else "cpu-torch-scan"
+        return "mamba-ssm" if find_spec("mamba_ssm") else "cuda-torch-scan"
+    return "cpu-chunked" if on_cpu else "fla-triton"

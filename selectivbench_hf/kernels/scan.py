@@ -66,7 +66,8 @@ class _Scan(torch.autograd.Function):
     def backward(ctx, dy, dlast):
         u, dt, A, B, C, kept = ctx.saved_tensors
         state = dlast.to(u.dtype).transpose(1, 2).contiguous()  # becomes the gradient of the initial state
-        gradients = _forms(ctx.compiled)[1](u, dt, A, B, C, kept, dy.to(u.dtype).contiguous(), state)
+        with torch.autocast(u.device.type, enabled=False):
+            gradients = _forms(ctx.compiled)[1](u, dt, A, B, C, kept, dy.to(u.dtype).contiguous(), state)
         du, ddt, dA, dB, dC = gradients
         gradients = (du, ddt, dA.t(), dB, dC, state.transpose(1, 2))
         return *(None if t is None else g.to(t) for g, t in zip(gradients, ctx.types, strict=True)), None, None
