@@ -11,6 +11,7 @@ float32: bfloat16 arithmetic is wrong in the interpreter. Checked with triton 3.
 
 import ast
 import importlib
+import inspect
 import os
 import sys
 from pathlib import Path
@@ -88,6 +89,8 @@ def install() -> None:
         if getattr(module, "__name__", "").startswith("fla") and getattr(module, "gather", None) is tl.gather:
             module.gather = gather
     _device_functions(interp, tl)
+    _float32_too("fla.ops.delta_rule.chunk", "chunk_delta_rule")
+    _float32_too("fla.ops.gated_delta_product.chunk", "chunk_gated_delta_product")
 
 
 def _first_configuration_only(autotuner) -> None:
@@ -162,6 +165,20 @@ def _device_functions(interp, tl) -> None:
             return tl.tensor(interp.TensorHandle(np.log1p(x.handle.data), x.dtype.scalar), x.type)
 
     op.tldevice = Device
+
+
+def _float32_too(home: str, name: str) -> None:
+    """fla asserts that these get half precision, which the interpreter rounds or gets wrong; the kernels below are right in float32."""
+    module = sys.modules[home]
+    original = getattr(module, name)
+    tree = ast.parse(inspect.getsource(inspect.unwrap(original)))
+    body = tree.body[0].body
+    tree.body[0].body = [s for s in body if not (isinstance(s, ast.Assert) and "torch.float32" in ast.unparse(s.test))]
+    assert len(tree.body[0].body) == len(body) - 1, f"{home}.{name} has changed"
+    exec(compile(tree, module.__file__, "exec"), vars(module))
+    for other in list(sys.modules.values()):
+        if getattr(other, "__name__", "").startswith("fla") and getattr(other, name, None) is original:
+            setattr(other, name, getattr(module, name))
 
 
 def case(name: str) -> tuple:
