@@ -92,10 +92,19 @@ def sdpa(q, k, v):
     return F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)), is_causal=True)
 
 
+def window(q, k, v):
+    """Attention to the last 32 steps."""
+    from selectivbench_hf.models.attention import window_attention
+
+    return window_attention(q, k, v, 32)
+
+
 def candidates() -> dict[str, Op]:
     """name -> op: one line each."""
     return {
         "sdpa": Op(sdpa, "q k v"),
+        "window of 32": Op(window, "q k v"),
+        "forgetting": Op("forgetting:forgetting_attention", "q k v g"),
         "simple_gla": Op("simple_gla:simple_gla", "q k v g", (1.0, 0.5)),
         "mamba2 scan": Op("simple_gla:simple_gla", lambda s: (*(s.random(128, heads=1) for _ in "qk"), s.make("v"), s.make("g"), 1.0), lite=(None, 32)),
         "gla": Op("gla:gla", "q k v gk", (1.8, 0.8), lite=(8, 16)),
