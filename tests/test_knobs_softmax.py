@@ -4,13 +4,15 @@ import pytest
 import torch
 from models_helper import WIDTH, ids, model
 
-from selectivbench_hf import models
+from selectivbench_hf import kernels, models
 from selectivbench_hf.errors import InputError
 from selectivbench_hf.models import mixers
 
 
 def layer(mixer, width=WIDTH, heads=4, **kwargs):
     """A layer of which each parameter is drawn from a seed of its own: the same whatever else the layer has."""
+    if models.MIXERS[mixer].needs_fla:
+        kernels.enable()
     built = mixers.build_mixer(mixer, width, heads, 0, kwargs).eval()
     for name, parameter in built.named_parameters():
         with torch.no_grad():
@@ -81,11 +83,19 @@ BAD = [
     ("sliding_window", {"window_size": 2.5}, "window_size is 2.5"),
     ("sliding_window", {"windowsize": 2}, "did you mean 'window_size'"),
     ("gpt", {"use_rope": False}, "'use_rope'"),
+    ("fox", {"window_size": 5}, "'window_size'"),
+    ("fox", {"decay": "constant"}, "decay is 'constant'; it must be 'learned' or 'fixed' or 'none'"),
+    ("fox", {"initial_decay": 1.0}, "initial_decay is 1.0; it must be a number above 0 and below 1"),
+    ("fox", {"initial_decay": 0.5, "decay": "none"}, "give one of the two"),
+    ("fox", {"use_output_gate": "yes"}, "use_output_gate is 'yes'"),
+    ("fox", {"num_kv_heads": 3}, "num_heads must be divisible by num_kv_heads"),
 ]
 
 
 @pytest.mark.parametrize(("mixer", "kwargs", "text"), BAD)
 def test_a_wrong_value_is_one_sentence(mixer, kwargs, text):
+    if models.MIXERS[mixer].needs_fla:
+        pytest.importorskip("fla")
     with pytest.raises(InputError, match=text) as caught:
         models.check_mixer(mixer, WIDTH, 4, kwargs)
     assert "\n" not in str(caught.value)
@@ -96,3 +106,66 @@ def test_number_of_heads():
         net = model("transformer", num_heads=heads)
         assert net.backbone[0].mixer.head_dim == WIDTH // heads
         assert net(input_ids=ids()).logits.isfinite().all()
+
+
+def gates(made, x):
+    """fox: what each step leaves of all earlier ones' scores, (B, T, H)."""
+    with torch.no_grad():
+        return made.f_proj(x).float().sigmoid()
+
+
+def test_foxs_output_gate():
+    pytest.importorskip("fla")
+    x = torch.randn(1, 20, WIDTH)
+    gated, plain = layer("fox", use_output_gate=True), layer("fox")
+    assert shapes(gated) == shapes(plain) | {"g_proj.weight": (WIDTH, WIDTH)}
+    with torch.no_grad():
+        gated.g_proj.weight.zero_()  # a gate of one half on every channel
+    assert torch.allclose(run(gated, x), run(plain, x) / 2, atol=1e-6)
+
+
+def test_foxs_decay():
+    pytest.importorskip("fla")
+    x = torch.randn(2, 20, WIDTH)
+    learned, fixed, none = (layer("fox", decay=decay) for decay in ("learned", "fixed", "none"))
+    projection = {"f_proj.weight", "f_proj.bias"}
+    others = {name: shape for name, shape in shapes(learned).items() if name not in projection}
+    assert shapes(fixed) == others | {"f_proj.values": (4,)} and shapes(none) == others
+    assert gates(learned, x).std((0, 1)).min() > 0.01
+    assert (gates(fixed, x) == gates(fixed, x[:1, :1])).all() and 0.1 < gates(fixed, x).mean() < 0.9
+    assert (gates(none, x) == 1).all()
+    # nothing forgotten: the order of the earlier steps does not count
+    swapped = x[:, [5, 1, 2, 3, 4, 0, *range(6, 20)]]
+    for made, same in ((learned, False), (fixed, False), (none, True)):
+        assert torch.allclose(run(made, x)[:, -1], run(made, swapped)[:, -1], atol=1e-5) == same
+    run_with_gradient = mixers.build_mixer("fox", WIDTH, 4, 0, {"decay": "fixed"})
+    run_with_gradient(x)[0].square().sum().backward()
+    assert run_with_gradient.f_proj.values.grad.abs().min() > 0
+
+
+@pytest.mark.parametrize("decay", ["learned", "fixed"])
+def test_foxs_initial_decay(decay):
+    pytest.importorskip("fla")
+    torch.manual_seed(0)
+    made = mixers.build_mixer("fox", WIDTH, 4, 0, {"initial_decay": 0.97, "decay": decay})
+    torch.manual_seed(0)
+    plain = mixers.build_mixer("fox", WIDTH, 4, 0, {})
+    assert torch.allclose(gates(made, torch.zeros(1, 1, WIDTH)), torch.tensor(0.97), atol=1e-6)
+    for name, value in plain.named_parameters():
+        if not name.startswith("f_proj"):
+            assert torch.equal(made.get_parameter(name), value)
+
+
+WIDTHS = [
+    ("fox", 66, 4, "64 or 68"),
+    ("fox", 2048, 4, "at most 256 channels, not 512"),
+    ("transformer", 36, 4, "32 or 40"),
+]
+
+
+@pytest.mark.parametrize(("mixer", "width", "heads", "text"), WIDTHS)
+def test_a_width_that_does_not_work(mixer, width, heads, text):
+    if models.MIXERS[mixer].needs_fla:
+        pytest.importorskip("fla")
+    with pytest.raises(InputError, match=text):
+        models.check_mixer(mixer, width, heads)
