@@ -16,7 +16,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from transformers.utils import ModelOutput
 
 from ..errors import InputError
-from .cache import DecodingCache
+from .cache import STATE, DecodingCache
 from .configuration import SelectivBenchConfig
 from .loading import one_sentence, refuse_misfits
 from .mixers import build_mixer, check_mixer, get_mixer, needs_kernels
@@ -135,7 +135,9 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             if id(module) not in inside and isinstance(module, nn.Linear | nn.RMSNorm | nn.LayerNorm):
                 module._initialised_here = True
         for index, mixer in enumerate(built):
-            mixer._mixer_index = index
+            for path, part in mixer.named_modules():
+                if part._non_persistent_buffers_set:
+                    part._mixer_path = (index, path)
         # Loading on the meta device makes new Parameter objects, and fla's marks on them are lost: keep the names.
         self._no_decay_names = {n for n, p in self.named_parameters() if getattr(p, "_no_weight_decay", False)}
         self._no_decay_names.add("encoder.weight")  # an embedding of the symbols, though written as a linear map
@@ -229,7 +231,7 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         wants. With 0.02 the symbols drown in what the first layers add, and every mixer learns more slowly (measured on
         `lite_noisy_gaps`, the transformer most of all). GPT-2 keeps 0.02, the size of its positions.
         Through guarded helpers, which leave alone whatever was read from a file. Buffers that are not saved come back from the
-        meta device uninitialised: they are copied from a layer built afresh.
+        meta device uninitialised: they are copied from a layer built afresh, for each module that has some.
         """
         if getattr(module, "_initialised_here", False):
             if isinstance(module, nn.Linear):
@@ -243,23 +245,20 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                 guarded.ones_(module.weight)
                 if getattr(module, "bias", None) is not None:
                     guarded.zeros_(module.bias)
-        elif hasattr(module, "_mixer_index"):
-            saved = set(module.state_dict())
-            unsaved = {name: buffer for name, buffer in module.named_buffers() if name not in saved}
-            if unsaved:
-                config = self.config
-                with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-                    fresh = build_mixer(
-                        config.mixer,
-                        config.hidden_size,
-                        config.num_heads,
-                        module._mixer_index,
-                        config.mixer_kwargs,
-                        config=config,
-                    )
-                for name, buffer in fresh.named_buffers():
-                    if name in unsaved:
-                        unsaved[name].copy_(buffer)
+        elif hasattr(module, "_mixer_path"):
+            config, (index, path) = self.config, module._mixer_path
+            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                fresh = build_mixer(
+                    config.mixer,
+                    config.hidden_size,
+                    config.num_heads,
+                    index,
+                    config.mixer_kwargs,
+                    config=config,
+                ).get_submodule(path)
+            for name, buffer in fresh.named_buffers(recurse=False):
+                if name in module._non_persistent_buffers_set:
+                    module.get_buffer(name).copy_(buffer)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
@@ -392,7 +391,7 @@ def state_size(config: SelectivBenchConfig) -> int | None:
         cache = DecodingCache()
         steps = getattr(layer, "window_size", None) or 1
         _mixed(layer, torch.zeros(1, steps, config.hidden_size), cache, {})
-    return cache.numbers(("recurrent_state", "attn_state", "ffn_state")) * config.num_hidden_layers
+    return cache.numbers(STATE) * config.num_hidden_layers
 
 
 def _enable_kernels(mixer: str) -> None:
