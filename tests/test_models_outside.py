@@ -69,11 +69,11 @@ def test_a_model_made_in_bfloat16_is_checked_in_float32():
 
 
 KWARGS = [
-    ("gla", {"expand_k": "big"}, "'expand_k': 'big'"),
-    ("gla", {"expand_k": -1}, "'expand_k': -1"),
-    ("gla", {"expand_k": 0}, "'expand_k': 0.*would be empty"),
-    ("gla", {"mode": "foo"}, "'mode': 'foo'.*Not supported mode"),
-    ("mamba2", {"expand": "x"}, "'expand': 'x'"),
+    ("gla", {"gate_low_rank_dim": "big"}, "'gate_low_rank_dim': 'big'"),
+    ("gla", {"gate_low_rank_dim": -1}, "'gate_low_rank_dim': -1"),
+    ("gla", {"gate_low_rank_dim": 0}, "'gate_low_rank_dim': 0.*would be empty"),
+    ("linear_attention", {"feature_map": "foo"}, "'feature_map': 'foo'.*Not supported feature map"),
+    ("mamba2", {"expand": "x"}, "expand is 'x'; it must be a number above 0"),
     ("gpt", {"activation_function": "gelu_neww"}, "did you mean 'gelu_new'"),
     ("gpt", {"activation_function": 3}, "unknown activation_function '3'"),
     ("gpt", {"n_inner": -5}, "'n_inner': -5"),
@@ -86,7 +86,7 @@ KWARGS = [
 
 @pytest.mark.parametrize(("mixer", "kwargs", "text"), KWARGS)
 def test_values_that_no_layer_can_have(mixer, kwargs, text):
-    if mixer in ("gla", "mamba2"):
+    if mixer in ("gla", "linear_attention", "mamba2"):
         pytest.importorskip("triton")
         pytest.importorskip("fla")
     with pytest.raises(InputError, match=text) as caught:

@@ -88,7 +88,7 @@ class SelectivBenchConfig(PreTrainedConfig):
                 raise InputError(f"{name} is {value!r}; it must be a number of at least 0")
         if not isinstance(self.mixer_kwargs, dict | NoneType):
             raise InputError(
-                f"mixer_kwargs is {self.mixer_kwargs!r}; it must map names to values, as in {{'expand_k': 1.0}}"
+                f"mixer_kwargs is {self.mixer_kwargs!r}; it must map names to values, as in {{'expand': 1.0}}"
             )
         if self.block not in BLOCKS:
             raise unknown("block", self.block, BLOCKS)
