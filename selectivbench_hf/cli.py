@@ -157,35 +157,16 @@ def _tasks(arguments) -> int:
     return 0
 
 
+def _models_flags(parser):
+    from . import models_command
+
+    models_command.flags(parser)
+
+
 def _models(arguments) -> int:
-    import warnings
+    from . import models_command
 
-    warnings.filterwarnings(
-        "ignore", message="Triton is not supported"
-    )  # fla's word for a CPU; the table says it better
-    from .models.mixers import MIXERS
-
-    rows = [_mixer_row(name, entry) for name, entry in MIXERS.items()]
-    if arguments.json:
-        return _print_json(rows)
-    print_table(rows, {key: key.replace("_", " ") for key in rows[0]})
-    return 0
-
-
-def _mixer_row(name, entry) -> dict:
-    import torch
-
-    from . import kernels
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kinds = {"attention": "attention", "lrm": "linear recurrent model", "module": "from outside"}
-    row = {"name": name, "kind": kinds.get(entry.family, entry.family), "backend_here": kernels.backend(device, name)}
-    if entry.needs_fla:
-        try:
-            kernels.enable()
-        except (ImportError, RuntimeError) as error:
-            row["backend_here"] = f"not here: {error}"
-    return row | {"what": " ".join((entry.build.__doc__ or "").split())}
+    return models_command.run(arguments)
 
 
 def _show_flags(parser):
@@ -325,7 +306,7 @@ def _demo(argv) -> int:
 
 COMMANDS = {
     "tasks": Command("the catalogue: levels written out, splits, sizes, states, entropies", _tasks, _json_flag),
-    "models": Command("every mixer, and the kernels it runs on here", _models, _json_flag),
+    "models": Command("every mixer: what it is, what it costs, what it runs on here", _models, _models_flags),
     "show": Command(
         "a few sequences of a task, readable; --plot draws the grammar and one sequence", _show, _show_flags
     ),
