@@ -83,7 +83,7 @@ class _DPLR(torch.autograd.Function):
     def backward(ctx, do, dlast):
         reads, writes, written, decay, weights, key_weights, inverse, states = ctx.saved_tensors
         batch, steps, heads, scale = ctx.shapes
-        count, length, _, keys = reads.shape
+        length, keys = decay.shape[1:]
         chunks = states.shape[0] - 1
         doc = to_chunks(do, length, decay.dtype).flatten(0, 2)
         # the sweep again, now keeping what each level multiplied: cheaper than holding it between the two passes

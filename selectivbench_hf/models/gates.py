@@ -53,17 +53,24 @@ def turn_decay(
 
 
 def turn_softplus_decay(layer: nn.Module, projection: str, decay: str, initial_decay: float | None):
-    """The same for a log decay -exp(A_log) softplus(projection(x) + dt_bias) per head. With "fixed", A_log and dt_bias say it alone."""
+    """The same for a log decay -exp(A_log) softplus(projection(x) + dt_bias) per head, or per channel with one A_log a head. With
+    "fixed", A_log and dt_bias say it alone."""
     if initial_decay is not None:
         with torch.no_grad():
-            wanted = -math.log(initial_decay) / layer.A_log.double().exp()
+            rate = layer.A_log.double().exp().repeat_interleave(len(layer.dt_bias) // len(layer.A_log))
+            wanted = -math.log(initial_decay) / rate
             layer.dt_bias.copy_(wanted + torch.log(-torch.expm1(-wanted)))  # the inverse of softplus
     if decay == "learned":
         return
     off = torch.full_like(layer.dt_bias, -KEEPS_ALL if decay == "none" else 0.0)
     setattr(layer, projection, ConstantGate(off, trained=False))
-    if decay == "none":  # parameters that nothing depends on would be counted and never learn
-        for name in ("A_log", "dt_bias"):
-            value = torch.zeros_like(getattr(layer, name))
-            delattr(layer, name)
-            layer.register_buffer(name, value)
+    if decay == "none":
+        as_buffers(layer, "A_log", "dt_bias")
+
+
+def as_buffers(layer: nn.Module, *names: str) -> None:
+    """Make buffers of parameters on which nothing depends any more: they would be counted, and never learn."""
+    for name in names:
+        value = getattr(layer, name).detach().clone()
+        delattr(layer, name)
+        layer.register_buffer(name, value)

@@ -6,7 +6,8 @@ from ..knobs import check_knobs
 from ..mixer import Mixer, fla_layer
 
 KDA = "selectivbench_hf.models.layers.kda:KimiDeltaAttention"
-MOST_KEYS = 256  # key channels of a head in fla's kernels for KDA
+RWKV7 = "selectivbench_hf.models.layers.rwkv7:RWKV7Attention"
+MOST_KEYS = 256  # key channels of a head in fla's kernels
 
 
 def kda(
@@ -44,6 +45,21 @@ def kda(
     )  # fmt: skip
 
 
+def rwkv7(
+    hidden_size, num_heads, layer_idx, num_hidden_layers, use_output_gate=True, decay="learned", initial_decay=None, **kwargs
+):  # fmt: skip
+    """RWKV-7's time mixing: a decay per channel, and a key that is erased at a rate of its own in each channel."""
+    check_knobs(use_output_gate=use_output_gate, decay=decay, initial_decay=initial_decay)
+    if hidden_size % num_heads:
+        raise ValueError(f"it must be a multiple of num_heads ({num_heads})")
+    if not 2 <= hidden_size // num_heads <= MOST_KEYS:
+        raise ValueError(f"heads of {hidden_size // num_heads} channels; fla's layer takes 2 to {MOST_KEYS}")
+    return fla_layer(RWKV7)(
+        hidden_size=hidden_size, num_heads=num_heads, head_dim=None, layer_idx=layer_idx, num_hidden_layers=num_hidden_layers,
+        use_output_gate=use_output_gate, decay=decay, initial_decay=initial_decay, **kwargs,
+    )  # fmt: skip
+
+
 MIXERS = (
     Mixer(
         "kda",
@@ -66,5 +82,19 @@ MIXERS = (
         mixing="rank 1",
         paper="Kimi Team 2025, arXiv:2510.26692",
         state=lambda layer: layer.num_v_heads * layer.head_k_dim * layer.head_v_dim,
+    ),
+    Mixer(
+        "rwkv7",
+        rwkv7,
+        "lrm",
+        RWKV7,
+        # fla's initialisation fails for values of another width and for a norm without weights
+        reserved=("head_dim", "value_dim", "elementwise_affine"),
+        knobs=("use_output_gate", "decay", "initial_decay"),
+        decay="data-dependent vector",
+        write="delta, erasing at a rate per channel",
+        mixing="rank 1",
+        paper="Peng et al. 2025, arXiv:2503.14456",
+        state=lambda layer: layer.num_heads * layer.head_dim * layer.head_v_dim,
     ),
 )

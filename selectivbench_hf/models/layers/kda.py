@@ -8,7 +8,7 @@ from fla.modules import RMSNorm
 from torch import nn
 
 from ...errors import InputError
-from ..gates import KEEPS_ALL, ConstantGate
+from ..gates import logit_of, turn_softplus_decay
 
 
 class KimiDeltaAttention(fla.layers.kda.KimiDeltaAttention):
@@ -25,31 +25,21 @@ class KimiDeltaAttention(fla.layers.kda.KimiDeltaAttention):
         if not use_output_gate:
             self.g_proj = _NoGate(self.value_dim)
             self.o_norm = _UngatedRMSNorm(self.head_v_dim, eps=self.o_norm.eps)
-        if initial_decay is not None:
+        if initial_decay is not None and self.lower_bound is not None:
             with torch.no_grad():
-                self.dt_bias.copy_(self._bias_of(initial_decay))
-        if decay != "learned":
-            off = torch.full_like(self.dt_bias, -KEEPS_ALL if decay == "none" else 0.0)
-            self.f_proj = ConstantGate(off, trained=False)
-        if decay == "none":  # parameters that nothing depends on would be counted and never learn
-            for name in ("A_log", "dt_bias"):
-                value = torch.zeros_like(getattr(self, name))
-                delattr(self, name)
-                self.register_buffer(name, value)
+                self.dt_bias.copy_(self._bounded_bias_of(initial_decay))
+            initial_decay = None
+        turn_softplus_decay(self, "f_proj", decay, initial_decay)
 
-    def _bias_of(self, decay: float) -> torch.Tensor:
-        """dt_bias (HV K,) for which a channel keeps `decay` where f_proj gives 0."""
-        log, rate = math.log(decay), self.A_log.exp().repeat_interleave(self.head_k_dim)
-        if self.lower_bound is None:
-            wanted = -log / rate
-            return wanted + torch.log(-torch.expm1(-wanted))  # the inverse of softplus
-        share = log / self.lower_bound
+    def _bounded_bias_of(self, decay: float) -> torch.Tensor:
+        """dt_bias (HV K,) for which lower_bound sigmoid(exp(A_log) dt_bias) is the logarithm of `decay`."""
+        share = math.log(decay) / self.lower_bound
         if share >= 1:
             raise InputError(
                 f"initial_decay is {decay}; with lower_bound={self.lower_bound} a step leaves more than "
                 f"{math.exp(self.lower_bound):.3g}"
             )
-        return math.log(share / (1 - share)) / rate
+        return logit_of(share) / self.A_log.exp().repeat_interleave(self.head_k_dim)
 
 
 class _NoGate(nn.Module):
