@@ -58,6 +58,10 @@ class Sizes:
         log_decay = (F.logsigmoid(self.random(*(self.keys,) * (kind == "gk"))) / 4).detach()
         return {"g": log_decay, "gk": log_decay, "beta": log_decay.exp()}[kind].requires_grad_()
 
+    def twice(self, kind: str) -> torch.Tensor:
+        """Two rows a step."""
+        return torch.cat((self.make(kind), self.make(kind)), 1).detach().requires_grad_()
+
 
 @dataclasses.dataclass(frozen=True)
 class Op:
@@ -111,7 +115,10 @@ def candidates() -> dict[str, Op]:
         "hgrn": Op("hgrn:hgrn", lambda s: tuple(x.detach().flatten(2).requires_grad_() for x in (s.make("v"), s.make("gk")))),
         "gsa": Op("gsa:gsa", lambda s: (*map(s.make, ("q", "k", "v")), s.make("gk").detach().exp().requires_grad_(), s.make("gk"))),
         "rwkv6": Op("rwkv6:rwkv6", lambda s: (*map(s.make, ("q", "k", "v", "gk")), torch.randn(s.heads, s.keys, requires_grad=True))),
+        "delta": Op("gated_delta:gated_delta", lambda s: (*map(s.make, ("unit_q", "unit_k", "v")), None, s.make("beta")), (1.7, 1.1)),
         "gated_delta": Op("gated_delta:gated_delta", "unit_q unit_k v g beta", (1.7, 1.1), lite=(12, 24)),
+        "delta_product 2": Op("gated_delta:gated_delta_product", lambda s: (s.make("unit_q"), *map(s.twice, ("unit_k", "v")), s.make("g"), s.twice("beta"), 2), (3.4, 2.2), lite=(12, 24)),
+        "comba": Op("comba:comba", "unit_q unit_k v unit_k g beta", lite=(12, 24)),
     }  # fmt: skip
 
 

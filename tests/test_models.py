@@ -114,6 +114,8 @@ def slow_steps(layer):
 STARTS = {
     "gla": lambda layer: layer.gk_proj[1].bias.abs().max() > 0.01,
     "gated_delta_net": slow_steps,
+    "gated_delta_product": slow_steps,
+    "comba": slow_steps,
     "mamba": slow_steps,
     "mamba2": slow_steps,
 }
