@@ -188,4 +188,4 @@ class MesaNet(FlaMesaNet):
         if self.head_dim > 128:
             raise ValueError(f"a head has {self.head_dim} channels, and fla's kernels take at most 128")
         if not use_short_conv:
-            self.q_conv1d = self.k_conv1d = NoConvolution()
+            self.q_conv1d, self.k_conv1d = NoConvolution(), NoConvolution()
