@@ -66,6 +66,6 @@ def strict_json():
     return lambda text: json.loads(text, parse_constant=refuse)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def environment():
     return _environment

@@ -54,6 +54,18 @@ def fused_recurrent_gated_delta_rule(
     )  # fmt: skip
 
 
+def fused_recurrent_gated_delta_rule_fwd(
+    q, k, v, g=None, gk=None, gv=None, beta=None, A_log=None, dt_bias=None, scale=None, initial_state=None,
+    output_final_state=False, use_qk_l2norm_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False,
+    state_v_first=False, cu_seqlens=None,
+):  # fmt: skip
+    """What fla's function of that name calls: for transformers' models imported before the kernels were enabled, which hold that one."""
+    return fused_recurrent_gated_delta_rule(
+        q, k, v, g, gk, gv, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, A_log is not None,
+        A_log, dt_bias, use_beta_sigmoid_in_kernel, allow_neg_eigval, state_v_first, cu_seqlens,
+    )  # fmt: skip
+
+
 OPERATIONS = [
     ("gated_delta_rule", "fla.ops.gated_delta_rule.chunk", "chunk_gated_delta_rule", chunk_gated_delta_rule,
      "(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False, use_qk_l2norm_in_kernel=False, "
@@ -65,4 +77,8 @@ REPLACED = [
      "(q, k, v, g=None, gk=None, gv=None, beta=None, scale=None, initial_state=None, output_final_state=False, "
      "use_qk_l2norm_in_kernel=False, use_gate_in_kernel=False, A_log=None, dt_bias=None, use_beta_sigmoid_in_kernel=False, "
      "allow_neg_eigval=False, state_v_first=False, cu_seqlens=None, **kwargs)"),
+    ("fla.ops.gated_delta_rule.fused_recurrent", "fused_recurrent_gated_delta_rule_fwd", fused_recurrent_gated_delta_rule_fwd,
+     "(q, k, v, g=None, gk=None, gv=None, beta=None, A_log=None, dt_bias=None, scale=None, initial_state=None, "
+     "output_final_state=False, use_qk_l2norm_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, "
+     "state_v_first=False, cu_seqlens=None)"),
 ]  # fmt: skip

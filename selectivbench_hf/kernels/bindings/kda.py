@@ -56,6 +56,23 @@ def fused_recurrent_kda(
     )  # fmt: skip
 
 
+def fused_recurrent_kda_fwd(
+    q, k, v, g, beta, A_log=None, dt_bias=None, initial_state=None, scale=None, output_final_state=False, inplace_final_state=True,
+    state_v_first=False, cu_seqlens=None, ssm_state_indices=None, num_accepted_tokens=None, use_qk_l2norm_in_kernel=False,
+    use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, lower_bound=None, out=None, **kwargs,
+):  # fmt: skip
+    """What fla's function of that name calls: for transformers' models imported before the kernels were enabled, which hold that one."""
+    where = "fused_recurrent_kda_fwd"
+    refuse(
+        where, inplace_final_state=inplace_final_state, ssm_state_indices=ssm_state_indices,
+        num_accepted_tokens=num_accepted_tokens, out=out,
+    )  # fmt: skip
+    return fused_recurrent_kda(
+        q, k, v, g, beta, A_log, dt_bias, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
+        use_beta_sigmoid_in_kernel, allow_neg_eigval, lower_bound, state_v_first, cu_seqlens, **kwargs,
+    )  # fmt: skip
+
+
 def log_decay(g, A_log, dt_bias, lower_bound):
     """g (B, T, HV, K), A_log (HV,) or None, dt_bias (HV K,) or None: -exp(A_log) softplus(g + dt_bias), or with a lower bound
     lower_bound sigmoid(exp(A_log) (g + dt_bias))."""
@@ -75,6 +92,13 @@ DISPATCHED = [
      "use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, safe_gate=False, lower_bound=None, "
      "disable_recompute=False, return_intermediate_states=False, state_v_first=False, cu_seqlens=None, cu_seqlens_cpu=None, "
      "cp_context=None, use_graph=False, max_num_seqs=None, **kwargs)"),
+]  # fmt: skip
+OPERATIONS = [
+    ("kda", "fla.ops.kda.fused_recurrent", "fused_recurrent_kda_fwd", fused_recurrent_kda_fwd,
+     "(q, k, v, g, beta, A_log=None, dt_bias=None, initial_state=None, scale=None, output_final_state=False, "
+     "inplace_final_state=True, state_v_first=False, cu_seqlens=None, ssm_state_indices=None, num_accepted_tokens=None, "
+     "use_qk_l2norm_in_kernel=False, use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False, allow_neg_eigval=False, "
+     "lower_bound=None, out=None, **kwargs)"),
 ]  # fmt: skip
 REPLACED = [
     ("fla.ops.kda.fused_recurrent", "fused_recurrent_kda", fused_recurrent_kda,
