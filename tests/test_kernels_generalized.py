@@ -98,7 +98,11 @@ def test_nearly_parallel_keys(op, beta):
     base = torch.randn(2, 1, 2, 16, generator=generator, dtype=torch.float64)
     noise = torch.randn(2, 128, 2, 16, generator=generator, dtype=torch.float64)
     key = F.normalize(base + 1e-3 * noise, dim=-1)
-    new = {"k": key, "beta": torch.full((2, 128, 2), beta, dtype=torch.float64)} if op == "kda" else {"a": -key, "b": beta * key}
+    new = (
+        {"k": key, "beta": torch.full((2, 128, 2), beta, dtype=torch.float64)}
+        if op == "kda"
+        else {"a": -key, "b": beta * key}
+    )
     arguments = [new.get(name, old) for name, old in zip(names(op), arguments, strict=True)]
     wanted = values_and_gradients(loop, arguments, torch.float64)
     got = values_and_gradients(fast, arguments, torch.float32)
