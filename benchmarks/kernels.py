@@ -119,6 +119,8 @@ def candidates() -> dict[str, Op]:
         "gated_delta": Op("gated_delta:gated_delta", "unit_q unit_k v g beta", (1.7, 1.1), lite=(12, 24)),
         "delta_product 2": Op("gated_delta:gated_delta_product", lambda s: (s.make("unit_q"), *map(s.twice, ("unit_k", "v")), s.make("g"), s.twice("beta"), 2), (3.4, 2.2), lite=(12, 24)),
         "comba": Op("comba:comba", "unit_q unit_k v unit_k g beta", lite=(12, 24)),
+        "kda": Op("kda:kda", "unit_q unit_k v gk beta", (3.5, 1.8)),
+        "rwkv7": Op("dplr:dplr", lambda s: (*map(s.make, ("q", "k", "v")), a := s.make("unit_k"), (-0.5 * a.detach()).requires_grad_(), s.make("gk"))),
     }  # fmt: skip
 
 
