@@ -20,7 +20,7 @@ from .cache import STATE, DecodingCache
 from .configuration import SelectivBenchConfig
 from .loading import one_sentence, refuse_misfits
 from .mixers import build_mixer, check_mixer, get_mixer, needs_kernels
-from .outside import check_materialised, check_outside, check_shared
+from .outside import check_materialised, check_outside, check_shared, takes_cache
 
 IGNORED_LABEL = -100
 
@@ -217,9 +217,11 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             return
         if not isinstance(cache, DecodingCache):
             raise InputError(f"cache is a {type(cache).__name__}; it must be what a call with use_cache=True returned")
-        if get_mixer(self.config.mixer).family == "module":
+        mixer = get_mixer(self.config.mixer)
+        if mixer.family == "module" and (mixer.whole or not all(takes_cache(block.mixer) for block in self.backbone)):
             raise InputError(
-                f"use_cache=True is not supported for mixer {self.config.mixer!r}: give the whole sequence at once"
+                f"use_cache=True is not supported for mixer {self.config.mixer!r}, whose forward takes no past_key_values: give "
+                "the whole sequence at once"
             )
         if self.training:
             raise InputError("use_cache=True is for evaluation: call model.eval() first")
@@ -380,18 +382,24 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 def state_size(config: SelectivBenchConfig) -> int | None:
     """Numbers that a sequence carries from step to step in all layers' recurrent states and full windows, as real layers return them.
 
-    None for attention to all steps, whose state grows, and for mixers from outside. The few last inputs that a short convolution
-    keeps are not counted.
+    None where the state grows, as that of attention to all steps, and for mixers from outside without a cache. The few last inputs
+    that a short convolution keeps are not counted.
     """
-    if get_mixer(config.mixer).state is None:
+    mixer = get_mixer(config.mixer)
+    if mixer.state is None and (mixer.family != "module" or mixer.whole):
         return None
     _enable_kernels(config.mixer)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.no_grad():
         layer = build_mixer(config.mixer, config.hidden_size, config.num_heads, 0, config.mixer_kwargs, config).eval()
-        cache = DecodingCache()
+        if mixer.family == "module" and not takes_cache(layer):
+            return None
         steps = getattr(layer, "window_size", None) or 1
-        _mixed(layer, torch.zeros(1, steps, config.hidden_size), cache, {})
-    return cache.numbers(STATE) * config.num_hidden_layers
+        sizes = []
+        for more in (0, 1) if mixer.state is None else (0,):
+            cache = DecodingCache()
+            _mixed(layer, torch.zeros(1, steps + more, config.hidden_size), cache, {})
+            sizes.append(cache.numbers(STATE))
+    return sizes[0] * config.num_hidden_layers if sizes[0] == sizes[-1] else None
 
 
 def _enable_kernels(mixer: str) -> None:

@@ -4,6 +4,7 @@ The answers come from two layers built for the purpose on the CPU, from fixed se
 """
 
 import contextlib
+import inspect
 import random
 
 import numpy as np
@@ -11,8 +12,9 @@ import torch
 from torch import nn
 
 from ..errors import InputError
+from .cache import DecodingCache
 from .mixer import sentence
-from .mixers import build_mixer
+from .mixers import build_mixer, get_mixer
 
 STEPS = 64  # of the probe; a mixer must take any number, but some take multiples of a chunk only
 TOLERANCE = 1e-5  # of the largest output: an FFT lets rounding errors travel backwards
@@ -48,6 +50,13 @@ def check_outside(config) -> None:
             )
         if steps > 1:
             _causal(name, run, first, x, out)
+            if takes_cache(first) and not get_mixer(config.mixer).whole:
+                _decodes(name, run, first, x)
+
+
+def takes_cache(mixer: nn.Module) -> bool:
+    """Whether a mixer can go on from a cache: its forward takes `past_key_values`, a DecodingCache."""
+    return "past_key_values" in inspect.signature(mixer.forward).parameters
 
 
 def check_shared(mixer: str, layers) -> None:
@@ -123,9 +132,9 @@ def _same_once_loaded(name: str, first: nn.Module, second: nn.Module) -> None:
 def _runner(name: str, module: nn.Module, x: torch.Tensor):
     """A function (module, x) -> output on the CPU; through the GPU where the mixer runs on that alone."""
 
-    def run(module, x, device="cpu"):
+    def run(module, x, device="cpu", **arguments):
         _seed(3)
-        out = module.to(device)(x.to(device))
+        out = module.to(device)(x.to(device), **arguments)
         out = out[0] if isinstance(out, tuple) else out
         if not isinstance(out, torch.Tensor):
             raise InputError(f"{name} returned {type(out).__name__}; a tensor (batch, steps, hidden_size) is needed")
@@ -140,7 +149,7 @@ def _runner(name: str, module: nn.Module, x: torch.Tensor):
         if torch.cuda.is_available():
             with contextlib.suppress(Exception):
                 run(module, x, "cuda")
-                return lambda module, x: run(module, x, "cuda")
+                return lambda module, x, **arguments: run(module, x, "cuda", **arguments)
         raise InputError(f"{name} fails on an input of shape {tuple(x.shape)}: {sentence(error)}") from error
 
 
@@ -164,6 +173,32 @@ def _causal(name: str, run, module: nn.Module, x: torch.Tensor, out: torch.Tenso
             if parameter.is_floating_point():
                 parameter.add_(torch.randn(parameter.shape).to(parameter) * 0.05)
         out = run(module, x)
+
+
+def _decodes(name: str, run, module: nn.Module, x: torch.Tensor) -> None:
+    """In pieces, each going on from the cache, the sequence must give what it gives at once."""
+    whole, cache, pieces = run(module, x), DecodingCache(), []
+    half = x.shape[1] // 2
+    for piece in (x[:, :half], x[:, half:-1], x[:, -1:]):
+        try:
+            pieces.append(run(module, piece, past_key_values=cache, use_cache=True))
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"{name} takes past_key_values and fails on a piece of {piece.shape[1]} steps with it: {sentence(error)}"
+            ) from error
+        seen = sum(part.shape[1] for part in pieces)
+        if cache.get_seq_length() != seen:
+            raise InputError(
+                f"{name} takes past_key_values, and after {seen} steps its cache says {cache.get_seq_length()}: call "
+                "past_key_values.update(..., layer_idx=layer_idx, offset=steps of this call) once in each call"
+            )
+    if _differ(whole, torch.cat(pieces, 1)):
+        raise InputError(
+            f"{name} takes past_key_values, and a sequence in pieces gives something else than the whole at once: what it keeps in "
+            "the cache is not all that later steps need"
+        )
 
 
 def _differ(a: torch.Tensor, b: torch.Tensor) -> bool:

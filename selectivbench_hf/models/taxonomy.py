@@ -155,7 +155,10 @@ def _state(entry, config) -> dict:
             with contextlib.suppress(InputError):  # a mixer from outside without a cache
                 model(input_ids=torch.zeros(1, steps, dtype=torch.long), cache=cache, use_cache=True)
                 sizes.append(cache.numbers(STATE))
-        return {"state_size": None, "state_growth": sizes[1] - sizes[0] if len(sizes) == 2 else None}
+        if len(sizes) < 2:
+            return {}
+        growth = sizes[1] - sizes[0]
+        return {"state_size": None if growth else sizes[0], "state_growth": growth}
 
 
 def _plain(config) -> dict:
