@@ -9,13 +9,14 @@ or one thread: threads that spin while they wait for each other made many-step k
 
 `lite` is what the small demonstration trains: batch 32, 256 steps, 4 heads of 16 (GLA keys 8, gated delta 12 x 24, Mamba-2 keys 128
 shared by the heads). --memory adds the peak memory of one pass beyond its inputs, each op in a process of its own, after the timing.
---versus times instead what a user would have without these kernels: the plain recurrences that fla ships and the torch fallbacks of
-fla's and transformers' layers, divided by ours.
+--versus times instead what a user would have without these kernels: the plain recurrences that fla ships and transformers' torch
+fallbacks, divided by ours in the same round, and compares what they compute (fla's plain Comba is another recurrence than its kernels).
 """
 
 import argparse
 import dataclasses
 import importlib
+import inspect
 import json
 import resource
 import statistics
@@ -73,22 +74,36 @@ class Op:
     bars: tuple = (None, None)
     lite: tuple = (None, None)
 
+    def inputs(self, shape: str) -> tuple:
+        """Random arguments at that shape."""
+        sizes = Sizes(shape, *(self.lite if shape == "lite" else ()))
+        return (
+            self.arguments(sizes) if callable(self.arguments) else tuple(map(sizes.make, self.arguments.split()))
+        )
+
     def passes(self, shape: str) -> Callable:
         """One forward and backward pass at that shape, as a function without arguments."""
-        sizes = Sizes(shape, *(self.lite if shape == "lite" else ()))
-        function, arguments = self.function, self.arguments
-        if isinstance(function, str):
-            module, _, name = function.partition(":")
-            function = getattr(importlib.import_module(f"selectivbench_hf.kernels.{module}"), name)
-        inputs = arguments(sizes) if callable(arguments) else tuple(map(sizes.make, arguments.split()))
-        leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+        return a_pass(self.resolved(), self.inputs(shape))
 
-        def run():
-            out = function(*inputs)
-            out = out[0] if isinstance(out, tuple) else out
-            torch.autograd.grad(out, leaves, torch.ones_like(out))
+    def resolved(self) -> Callable:
+        """The function itself."""
+        if callable(self.function):
+            return self.function
+        module, _, name = self.function.partition(":")
+        return getattr(importlib.import_module(f"selectivbench_hf.kernels.{module}"), name)
 
-        return run
+
+def a_pass(function: Callable, inputs: tuple) -> Callable:
+    """Forward and backward of the function, as one without arguments that returns the first output."""
+    leaves = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+
+    def run():
+        out = function(*inputs)
+        out = out[0] if isinstance(out, tuple) else out
+        torch.autograd.grad(out, leaves, torch.ones_like(out), allow_unused=True)
+        return out.detach()
+
+    return run
 
 
 def sdpa(q, k, v):
@@ -117,11 +132,88 @@ def candidates() -> dict[str, Op]:
         "rwkv6": Op("rwkv6:rwkv6", lambda s: (*map(s.make, ("q", "k", "v", "gk")), torch.randn(s.heads, s.keys, requires_grad=True))),
         "delta": Op("gated_delta:gated_delta", lambda s: (*map(s.make, ("unit_q", "unit_k", "v")), None, s.make("beta")), (1.7, 1.1)),
         "gated_delta": Op("gated_delta:gated_delta", "unit_q unit_k v g beta", (1.7, 1.1), lite=(12, 24)),
-        "delta_product 2": Op("gated_delta:gated_delta_product", lambda s: (s.make("unit_q"), *map(s.twice, ("unit_k", "v")), s.make("g"), s.twice("beta"), 2), (3.4, 2.2), lite=(12, 24)),
+        "delta_product 2": Op(
+            "gated_delta:gated_delta_product", lambda s: (s.make("unit_q"), *map(s.twice, ("unit_k", "v")), s.make("g"), s.twice("beta"), 2),
+            (3.4, 2.2), lite=(12, 24),
+        ),
         "comba": Op("comba:comba", "unit_q unit_k v unit_k g beta", lite=(12, 24)),
         "kda": Op("kda:kda", "unit_q unit_k v gk beta", (3.5, 1.8)),
         "rwkv7": Op("dplr:dplr", lambda s: (*map(s.make, ("q", "k", "v")), a := s.make("unit_k"), (-0.5 * a.detach()).requires_grad_(), s.make("gk"))),
     }  # fmt: skip
+
+
+def rivals() -> dict[str, dict[str, Callable]]:
+    """name of an op -> what there is without it -> that function, with the op's arguments: one line each."""
+    from fla.ops.comba.naive import naive_recurrent_comba
+    from fla.ops.forgetting_attn.naive import naive_forgetting_attn
+    from fla.ops.gated_delta_product.naive import naive_recurrent_gated_delta_product
+    from fla.ops.gated_delta_rule.naive import naive_chunk_gated_delta_rule, naive_recurrent_gated_delta_rule
+    from fla.ops.gla.naive import naive_recurrent_gla
+    from fla.ops.gsa.naive import naive_recurrent_gsa
+    from fla.ops.hgrn.naive import naive_recurrent_hgrn
+    from fla.ops.kda.naive import naive_chunk_kda, naive_recurrent_kda
+    from fla.ops.mesa_net.naive import naive_mesa_net_exact
+    from fla.ops.path_attn.naive import naive_path_attn
+    from fla.ops.rwkv6.recurrent_naive import naive_recurrent_rwkv6
+    from fla.ops.simple_gla.naive import naive_chunk_simple_gla, naive_recurrent_simple_gla
+    from transformers.models.kimi_linear.modeling_kimi_linear import chunk_kimi_delta_attention
+    from transformers.models.mamba.modeling_mamba import mamba_selective_scan
+    from transformers.models.mamba2.modeling_mamba2 import mamba2_chunk_scan
+    from transformers.models.qwen3_next.modeling_qwen3_next import torch_chunk_gated_delta_rule
+
+    def turned(*tensors):
+        return (x.transpose(1, 2) for x in tensors)
+
+    torch_gdn, torch_kda, torch_mamba, torch_mamba2 = map(
+        inspect.unwrap, (torch_chunk_gated_delta_rule, chunk_kimi_delta_attention, mamba_selective_scan, mamba2_chunk_scan)
+    )
+    recurrence, chunks = "fla's recurrence", "fla's chunks"
+    return {
+        "simple_gla": {recurrence: naive_recurrent_simple_gla, chunks: lambda q, k, v, g: naive_chunk_simple_gla(q, k, v, g)},
+        "mamba2 scan": {"transformers' Mamba-2": lambda q, k, v, g, scale: torch_mamba2(v / -g[..., None], -g, -torch.ones(g.shape[2]), k, q, 256)},
+        "gla": {recurrence: naive_recurrent_gla},
+        "hgrn": {recurrence: naive_recurrent_hgrn},
+        "gsa": {recurrence: naive_recurrent_gsa},
+        "rwkv6": {recurrence: lambda q, k, v, g, u: turned(*naive_recurrent_rwkv6(*turned(q, k, v, g), u)[:1])},
+        "gated_delta": {
+            recurrence: lambda q, k, v, g, beta: naive_recurrent_gated_delta_rule(q, k, v, beta, g),
+            chunks: naive_chunk_gated_delta_rule,
+            "transformers' Qwen3-Next": torch_gdn,
+        },
+        "delta_product 2": {recurrence: lambda q, k, v, g, beta, n: naive_recurrent_gated_delta_product(q, k, v, g, beta, q.shape[-1] ** -0.5, num_householder=n)},
+        "kda": {recurrence: naive_recurrent_kda, chunks: naive_chunk_kda, "transformers' Kimi Linear": torch_kda},
+        "comba": {recurrence: lambda q, k, v, p, g, beta: naive_recurrent_comba(q, k, v, p, beta, g)},
+        "mesa": {"fla's exact solution": naive_mesa_net_exact},
+        "mamba": {"transformers' Mamba": lambda u, dt, A, B, C: torch_mamba(*turned(u, dt), A, *turned(B, C)).transpose(1, 2)},
+        "forgetting": {"fla's plain form": naive_forgetting_attn},
+        "path": {"fla's plain form": naive_path_attn},
+    }  # fmt: skip
+
+
+def versus(names: list[str], repeats: int, shape: str = "B4xT512xD32") -> list[dict]:
+    """Rows: how many times slower than ours, and how far from ours in the 2-norm, what a user would have otherwise is."""
+    ops, rows = candidates(), []
+    for name, others in rivals().items():
+        if name not in names or name not in ops:
+            continue
+        torch.manual_seed(0)
+        inputs = ops[name].inputs(shape)
+        runs = {"ours": a_pass(ops[name].resolved(), inputs)}
+        runs |= {other: a_pass(function, inputs) for other, function in others.items()}
+        wanted = runs["ours"]()
+        difference = {other: ((run() - wanted).norm() / wanted.norm()).item() for other, run in runs.items()}
+        times = interleaved(runs, repeats)
+        ratios = against(times, "ours")
+        rows += [
+            {
+                "name": f"{shape} {name}: {other}",
+                "ratio": round(ratios[other], 2),
+                "ms": round(statistics.median(times[other]) * 1e3, 1),
+                "difference": difference[other],
+            }
+            for other in others
+        ]
+    return rows
 
 
 def interleaved(runs: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
@@ -175,6 +267,9 @@ def main(argv=None) -> None:
     parser.add_argument("--ops", default="", help="comma-separated; default: all")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--memory", action="store_true", help="add the peak memory of one pass")
+    parser.add_argument(
+        "--versus", action="store_true", help="what a user would have otherwise, against ours (B4xT512xD32)"
+    )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--peak-here", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -186,6 +281,15 @@ def main(argv=None) -> None:
                 parser.error(f"unknown {name!r}; allowed: {', '.join(known)}")
     if options.peak_here:
         print(peak_here(ops[names[0]].passes(options.shapes)))
+        return
+    if options.versus:
+        rows = versus(names, options.repeats)
+        if options.json:
+            print(json.dumps(rows))
+            return
+        print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, forward + backward, times ours")
+        for row in rows:
+            print(f"{row['name']:52} {row['ratio']:7.2f} x {row['ms']:9.1f} ms   difference {row['difference']:.0e}")
         return
     ops = {name: op for name, op in ops.items() if name == "sdpa" or name in names}
     rows = []

@@ -412,4 +412,5 @@ def test_cuda_agrees_with_the_cpu(mixer):
     with torch.no_grad():
         wanted = net(input_ids=x).logits
         got = net.cuda()(input_ids=x.cuda()).logits.cpu()
-    assert (got - wanted).norm() / wanted.norm() < 5e-3
+    half = any(hasattr(module, "computes_in") for module in net.modules())  # fla's kernel refuses float32
+    assert (got - wanted).norm() / wanted.norm() < (2e-2 if half else 5e-3)

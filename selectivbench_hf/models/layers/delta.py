@@ -16,9 +16,9 @@ _ACTIVATIONS = {"silu": F.silu, "relu": F.relu, "elu": fla.layers.delta_net.elu_
 
 
 class DeltaNet(fla.layers.delta_net.DeltaNet):
-    """fla's DeltaNet."""
+    """fla's DeltaNet. `computes_in`: the type of its kernel's inputs on CUDA beyond SHORT steps, also in a float32 model."""
 
-    computes_in = "bfloat16"  # on CUDA, beyond SHORT steps
+    computes_in = "bfloat16"
 
     def forward(
         self,
@@ -36,7 +36,7 @@ class DeltaNet(fla.layers.delta_net.DeltaNet):
         if not (self.use_short_conv and self.qk_activation == "silu"):  # else the convolution has done it
             q, k = map(_ACTIVATIONS[self.qk_activation], (q, k))
         if self.qk_norm == "sum":
-            q, k = (F.normalize(x, p=1, dim=-1, eps=1e-6) for x in (q, k))
+            q, k = map(fla.layers.delta_net.sum_norm, (q, k))
         beta = self.b_proj(hidden_states).sigmoid() if self.use_beta else q.new_ones(q.shape[:-1])
         arguments = {
             "beta": beta * 2 if self.allow_neg_eigval else beta,
@@ -56,9 +56,9 @@ class DeltaNet(fla.layers.delta_net.DeltaNet):
 
 
 class GatedDeltaProduct(fla.layers.gated_deltaproduct.GatedDeltaProduct):
-    """fla's Gated DeltaProduct."""
+    """fla's Gated DeltaProduct. `computes_in`: the type of its kernel's inputs on CUDA, but for evaluation up to SHORT steps."""
 
-    computes_in = "bfloat16"  # on CUDA, except in evaluation up to SHORT steps
+    computes_in = "bfloat16"
 
     def forward(
         self,
