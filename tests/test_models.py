@@ -382,7 +382,7 @@ importlib.util.find_spec = lambda name, *rest: None if name.split(".")[0] in ("t
 import torch
 from selectivbench_hf.models import SelectivBenchConfig, SelectivBenchForStateClassification
 x = torch.zeros(1, 5, dtype=torch.long)
-for mixer in ("gpt", "transformer"):
+for mixer in ("gpt", "transformer", "s4d", "gru", "lstm"):
     net = SelectivBenchForStateClassification(SelectivBenchConfig(mixer=mixer, hidden_size=32, num_hidden_layers=1))
     net(input_ids=x, labels=x).loss.backward()
 try:

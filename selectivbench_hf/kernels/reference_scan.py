@@ -14,3 +14,19 @@ def selective_scan_loop(u, dt, A, key, query, initial_state=None):
         state = (dt[:, t, :, None] * A).exp() * state + u[:, t, :, None] * key[:, t, None, :]
         outputs.append((state * query[:, t, None, :]).sum(-1))
     return torch.stack(outputs, 1), state
+
+
+def diagonal_ssm_loop(u, log_decay, phase, weight, initial_state=None):
+    """s_t = exp(log_decay + i phase) s_{t-1} + u_t, y_t = Re(weight s_t) summed over N.
+
+    u (B, T, D), log_decay and phase (D, N), weight (D, N, 2) and states (B, D, N, 2), real and imaginary parts.
+    """
+    factor, weight = torch.polar(log_decay.exp(), phase), torch.view_as_complex(weight.contiguous())
+    state = u.new_zeros(u.shape[0], *weight.shape, dtype=weight.dtype)
+    if initial_state is not None:
+        state = torch.view_as_complex(initial_state.contiguous())
+    outputs = []
+    for t in range(u.shape[1]):
+        state = factor * state + u[:, t, :, None]
+        outputs.append((weight * state).real.sum(-1))
+    return torch.stack(outputs, 1), torch.view_as_real(state)
