@@ -136,8 +136,14 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                 module._initialised_here = True
         for index, mixer in enumerate(built):
             for path, part in mixer.named_modules():
-                if part._non_persistent_buffers_set:
+                for name in part._non_persistent_buffers_set:
                     part._mixer_path = (index, path)
+                    if part._buffers[name] is not None and not part._buffers[name].is_meta:
+                        part._buffers[name]._is_hf_initialized = True  # as transformers marks what needs no more
+        # what a layer keeps in float32 when it is cast, it is also loaded in
+        self._keep_in_fp32_modules_strict = {
+            f"mixer.{name}" for mixer in built for name in getattr(mixer, "float32", ())
+        }
         # Loading on the meta device makes new Parameter objects, and fla's marks on them are lost: keep the names.
         self._no_decay_names = {n for n, p in self.named_parameters() if getattr(p, "_no_weight_decay", False)}
         self._no_decay_names.add("encoder.weight")  # an embedding of the symbols, though written as a linear map
@@ -249,18 +255,24 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                     guarded.zeros_(module.bias)
         elif hasattr(module, "_mixer_path"):
             config, (index, path) = self.config, module._mixer_path
-            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-                fresh = build_mixer(
-                    config.mixer,
-                    config.hidden_size,
-                    config.num_heads,
-                    index,
-                    config.mixer_kwargs,
-                    config=config,
-                ).get_submodule(path)
-            for name, buffer in fresh.named_buffers(recurse=False):
-                if name in module._non_persistent_buffers_set:
-                    module.get_buffer(name).copy_(buffer)
+            lost = {
+                name: buffer
+                for name, buffer in module._buffers.items()
+                if name in module._non_persistent_buffers_set
+                and not (buffer is None or getattr(buffer, "_is_hf_initialized", False))
+            }
+            if lost:
+                with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                    fresh = build_mixer(
+                        config.mixer,
+                        config.hidden_size,
+                        config.num_heads,
+                        index,
+                        config.mixer_kwargs,
+                        config=config,
+                    ).get_submodule(path)
+                for name, buffer in lost.items():
+                    buffer.copy_(fresh.get_buffer(name))
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, output_loading_info: bool = False, **kwargs):
