@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from selectivbench_hf import get_task
+from selectivbench_hf import get_task, kernels
 from selectivbench_hf.models.mixers import mixer_names
 
 pytestmark = pytest.mark.gpu
@@ -72,5 +72,5 @@ def test_a_run_trains_scores_and_is_scored_again(mixer, precision, tmp_path):
     )
     record = json.loads((tmp_path / "run" / "results.jsonl").read_text().splitlines()[-1])
     assert record["status"] == "finished" and record["hardware"]["device"].startswith("cuda")
-    assert record["model"]["kernel_backend"] in ("fla-triton", "torch-sdpa")
+    assert record["model"]["kernel_backend"] == kernels.backend("cuda", mixer)
     assert evaluation.main([run]) == 0

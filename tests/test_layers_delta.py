@@ -105,3 +105,10 @@ def test_an_attention_mask_is_refused():
     made, _ = pair(*CASES[0])
     with pytest.raises(NotImplementedError, match="pad on the right"):
         made(torch.randn(1, 5, 32), attention_mask=torch.ones(1, 5))
+
+
+def test_the_record_tells_the_type():
+    assert kernels.backend("cuda:0", "delta_net") == "fla-triton (float32 as bfloat16)"
+    assert kernels.backend("cuda:0", "gated_delta_product") == "fla-triton (float32 as bfloat16)"
+    assert kernels.backend("cuda:0", "gated_delta_net") == "fla-triton"
+    assert kernels.backend("cpu", "delta_net") == "cpu-chunked"

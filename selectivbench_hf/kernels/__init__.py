@@ -40,11 +40,13 @@ def enabled() -> bool:
 def backend(device, mixer: str) -> str:
     """What computes the mixer's mixing on that device, for the record. device: a torch.device or its name.
 
-    "cpu-chunked" (this package), "fla-triton", "torch-sdpa", "torch" (the classics), or "module" for a mixer from outside. Mamba, for
-    which fla has no kernel: "cpu-numba", without numba "cpu-torch-scan"; on CUDA "mamba-ssm", without it "cuda-torch-scan" (slow).
+    "cpu-chunked" (this package), "fla-triton" ("fla-triton (float32 as bfloat16)" where its kernels refuse float32), "torch-sdpa",
+    "torch" (the classics), or "module" for a mixer from outside. Mamba, for which fla has no kernel: "cpu-numba", without numba
+    "cpu-torch-scan"; on CUDA "mamba-ssm", without it "cuda-torch-scan" (slow).
     """
     from importlib.util import find_spec
 
+    from ..models.mixer import load_class
     from ..models.mixers import get_mixer
 
     entry, on_cpu = get_mixer(mixer), str(device).split(":")[0] == "cpu"
@@ -54,4 +56,7 @@ def backend(device, mixer: str) -> str:
         if on_cpu:
             return "cpu-numba" if find_spec("numba") else "cpu-torch-scan"
         return "mamba-ssm" if find_spec("mamba_ssm") else "cuda-torch-scan"
-    return "cpu-chunked" if on_cpu else "fla-triton"
+    if on_cpu:
+        return "cpu-chunked"
+    half = getattr(load_class(entry.layer), "computes_in", None)
+    return f"fla-triton (float32 as {half})" if half else "fla-triton"
