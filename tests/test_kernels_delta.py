@@ -166,3 +166,48 @@ def test_autocast_does_not_reach_inside(op):
     with torch.autocast("cpu", torch.bfloat16):
         got, _ = OPS[op][0](*arguments)
     assert torch.equal(got, wanted)
+
+
+def test_flas_names():
+    """Both entry points of a layer, with fla's arguments: the same numbers as the op, and what is not implemented is named."""
+    pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+    from selectivbench_hf.kernels.bindings import comba as named_comba
+    from selectivbench_hf.kernels.bindings import delta as named
+    from selectivbench_hf.kernels.bindings.gated_delta import fused_recurrent_gated_delta_rule
+    from selectivbench_hf.kernels.small import l2norm
+
+    q, k, v, beta, state = inputs("delta", 40)
+    k = 3 * k
+    wanted = gated_delta(l2norm(q), l2norm(k), v, None, beta, 0.7, state)
+    for function in (named.chunk_delta_rule, named.fused_recurrent_delta_rule):
+        got = function(q, k, v, beta, 0.7, state, True, use_qk_l2norm_in_kernel=True)
+        assert all(map(torch.equal, got, wanted))
+        assert function(q, k, v, beta)[1] is None
+        with pytest.raises(NotImplementedError, match="cu_seqlens"):
+            function(q, k, v, beta, cu_seqlens=torch.tensor([0, 40]))
+    ones = torch.ones_like(beta)
+    assert torch.equal(named.fused_recurrent_delta_rule(q, k / 3, v)[0], named.chunk_delta_rule(q, k / 3, v, ones)[0])
+    with pytest.raises(NotImplementedError, match="beta for every value channel"):
+        named.fused_recurrent_delta_rule(q, k, v, beta[..., None].expand_as(v))
+    with pytest.raises(NotImplementedError, match="beta for every value channel"):
+        fused_recurrent_gated_delta_rule(q, k, v, beta=beta[..., None].expand_as(v))
+    with pytest.raises(NotImplementedError, match="head_first"):
+        named.chunk_delta_rule(q, k, v, beta, head_first=True)
+
+    q, k, v, g, beta, state = inputs("product2", 40)
+    got = named.chunk_gated_delta_product(q, k, v, g, beta, 2, 0.7, state, True, True)
+    wanted = gated_delta_product(l2norm(q), l2norm(k), v, g, beta, 2, 0.7, state)
+    assert all(map(torch.equal, got, wanted))
+    with pytest.raises(NotImplementedError, match="cp_context"):
+        named.chunk_gated_delta_product(q, k, v, g, beta, 2, cp_context=object())
+
+    q, k, v, p, g, beta, state = inputs("comba", 40, repeat=2)
+    wanted = comba(l2norm(q), l2norm(k), v, l2norm(p), g, beta, 0.7, state)
+    got = named_comba.chunk_comba(q, k, v, p, g, beta, 0.7, state, True, True)
+    short = named_comba.fused_recurrent_comba(q, k, p, v, g, beta, 0.7, state, True, True)
+    assert all(map(torch.equal, got, wanted)) and all(map(torch.equal, short, wanted))
+    assert torch.equal(named_comba.chunk_comba(q, k, v, None, g)[0], comba(q, k, v, k, g, torch.ones_like(beta))[0])
+    with pytest.raises(NotImplementedError, match="cu_seqlens"):
+        named_comba.chunk_comba(q, k, v, p, g, cu_seqlens=torch.tensor([0, 40]))
+    with pytest.raises(ValueError, match="3 value heads are not a multiple of 2"):
+        named_comba.chunk_comba(q, k, v[:, :, :3], p, g)

@@ -48,6 +48,10 @@ def fused_recurrent_gated_delta_rule(
     only(where, kwargs)
     if beta is None:
         beta = q.new_ones(v.shape[:3])
+    if beta.dim() == v.dim():
+        raise NotImplementedError(
+            f"{where} on CPU tensors does not support a beta for every value channel (only CUDA does)"
+        )
     return chunk_gated_delta_rule(
         q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_beta_sigmoid_in_kernel,
         allow_neg_eigval, state_v_first, use_gate_in_kernel=use_gate_in_kernel, A_log=A_log, dt_bias=dt_bias,
