@@ -118,6 +118,15 @@ def window(q, k, v):
     return window_attention(q, k, v, 32)
 
 
+def lightnet(q, k, v):
+    """LightNet: keys and decays from scores k, then gated linear attention."""
+    from selectivbench_hf.kernels.gla import gla
+    from selectivbench_hf.kernels.linear import additive_gate
+
+    k, g, _ = additive_gate(k)
+    return gla(q, k, v, g)
+
+
 def candidates() -> dict[str, Op]:
     """name -> op: one line each."""
     return {
@@ -125,8 +134,10 @@ def candidates() -> dict[str, Op]:
         "window of 32": Op(window, "q k v"),
         "forgetting": Op("forgetting:forgetting_attention", "q k v g"),
         "simple_gla": Op("simple_gla:simple_gla", "q k v g", (1.0, 0.5)),
+        "linear": Op("simple_gla:simple_gla", "q k v", (1.0, 0.5)),
         "mamba2 scan": Op("simple_gla:simple_gla", lambda s: (*(s.random(128, heads=1) for _ in "qk"), s.make("v"), s.make("g"), 1.0), lite=(None, 32)),
         "gla": Op("gla:gla", "q k v gk", (1.8, 0.8), lite=(8, 16)),
+        "lightnet": Op(lightnet, "q k v", lite=(16, 16)),
         "hgrn": Op("hgrn:hgrn", lambda s: tuple(x.detach().flatten(2).requires_grad_() for x in (s.make("v"), s.make("gk")))),
         "gsa": Op("gsa:gsa", lambda s: (*map(s.make, ("q", "k", "v")), s.make("gk").detach().exp().requires_grad_(), s.make("gk"))),
         "rwkv6": Op("rwkv6:rwkv6", lambda s: (*map(s.make, ("q", "k", "v", "gk")), torch.randn(s.heads, s.keys, requires_grad=True))),
@@ -136,6 +147,7 @@ def candidates() -> dict[str, Op]:
             "gated_delta:gated_delta_product", lambda s: (s.make("unit_q"), *map(s.twice, ("unit_k", "v")), s.make("g"), s.twice("beta"), 2),
             (3.4, 2.2), lite=(12, 24),
         ),
+        "mesa": Op("mesa:mesa", lambda s: (*map(s.make, ("unit_q", "unit_k", "v", "g", "beta")), torch.ones(s.heads, s.keys, requires_grad=True))),
         "comba": Op("comba:comba", "unit_q unit_k v unit_k g beta", lite=(12, 24)),
         "kda": Op("kda:kda", "unit_q unit_k v gk beta", (3.5, 1.8)),
         "rwkv7": Op("dplr:dplr", lambda s: (*map(s.make, ("q", "k", "v")), a := s.make("unit_k"), (-0.5 * a.detach()).requires_grad_(), s.make("gk"))),
@@ -174,19 +186,19 @@ def rivals() -> dict[str, dict[str, Callable]]:
         "gla": {recurrence: naive_recurrent_gla},
         "hgrn": {recurrence: naive_recurrent_hgrn},
         "gsa": {recurrence: naive_recurrent_gsa},
-        "rwkv6": {recurrence: lambda q, k, v, g, u: turned(*naive_recurrent_rwkv6(*turned(q, k, v, g), u)[:1])},
+        "rwkv6": {recurrence: lambda q, k, v, g, u: naive_recurrent_rwkv6(*turned(q, k, v, g), u)[0].transpose(1, 2)},
         "gated_delta": {
             recurrence: lambda q, k, v, g, beta: naive_recurrent_gated_delta_rule(q, k, v, beta, g),
             chunks: naive_chunk_gated_delta_rule,
             "transformers' Qwen3-Next": torch_gdn,
         },
-        "delta_product 2": {recurrence: lambda q, k, v, g, beta, n: naive_recurrent_gated_delta_product(q, k, v, g, beta, q.shape[-1] ** -0.5, num_householder=n)},
+        "delta_product 2": {recurrence: lambda *a: naive_recurrent_gated_delta_product(*a[:5], a[0].shape[-1] ** -0.5, num_householder=a[5])},
         "kda": {recurrence: naive_recurrent_kda, chunks: naive_chunk_kda, "transformers' Kimi Linear": torch_kda},
         "comba": {recurrence: lambda q, k, v, p, g, beta: naive_recurrent_comba(q, k, v, p, beta, g)},
-        "mesa": {"fla's exact solution": naive_mesa_net_exact},
+        "mesa": {"fla's exact solution": lambda q, k, v, g, beta, ridge: naive_mesa_net_exact(q, k, v, g, ridge, beta)},
         "mamba": {"transformers' Mamba": lambda u, dt, A, B, C: torch_mamba(*turned(u, dt), A, *turned(B, C)).transpose(1, 2)},
         "forgetting": {"fla's plain form": naive_forgetting_attn},
-        "path": {"fla's plain form": naive_path_attn},
+        "path": {"fla's plain form": lambda q, k, v, w, beta, g=None: naive_path_attn(q, k, v, w, beta, g, q.shape[-1] ** -0.5)},
     }  # fmt: skip
 
 
