@@ -91,6 +91,7 @@ def install() -> None:
     _device_functions(interp, tl)
     _float32_too("fla.ops.delta_rule.chunk", "chunk_delta_rule")
     _float32_too("fla.ops.gated_delta_product.chunk", "chunk_gated_delta_product")
+    _path_in_float32()
 
 
 def _first_configuration_only(autotuner) -> None:
@@ -179,6 +180,20 @@ def _float32_too(home: str, name: str) -> None:
     for other in list(sys.modules.values()):
         if getattr(other, "__name__", "").startswith("fla") and getattr(other, name, None) is original:
             setattr(other, name, getattr(module, name))
+
+
+def _path_in_float32() -> None:
+    """PaTH hands its factors in half precision from block to block; in float32 the kernels can be compared to the last digits."""
+    import fla.ops.path_attn.parallel as path
+    import torch
+
+    class Torch:
+        float16 = torch.float32
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+    path.torch = Torch()
 
 
 def case(name: str) -> tuple:

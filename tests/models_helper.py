@@ -14,6 +14,7 @@ ALL = [*ATTENTION, *LRM, *CLASSIC]
 SMALL = {
     "mamba2": {"state_size": 16},
 }
+HEADS = {"path_attention": 2}  # whose heads have at least 16 channels
 
 
 def config(mixer, **fields):
@@ -21,6 +22,7 @@ def config(mixer, **fields):
     defaults = {
         "hidden_size": WIDTH,
         "num_hidden_layers": 2,
+        "num_heads": HEADS.get(mixer),
         "num_symbols": SYMBOLS,
         "num_states": STATES,
         "dropout": 0.0,
