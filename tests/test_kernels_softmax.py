@@ -1,4 +1,4 @@
-"""Forgetting attention against its loop: values and all gradients at any length, extreme gates, half precision. Axes: B T H K V."""
+"""Forgetting and PaTH attention against their loops: values and all gradients at any length, extreme gates, half precision. Axes: B T H K V."""
 
 import pytest
 import torch
@@ -6,7 +6,8 @@ from kernels_helper import GATES, STEPS, error, values_and_gradients
 from torch.nn import functional as F
 
 from selectivbench_hf.kernels.forgetting import forgetting_attention
-from selectivbench_hf.kernels.reference_softmax import forgetting_attention_loop
+from selectivbench_hf.kernels.path import path_attention
+from selectivbench_hf.kernels.reference_softmax import forgetting_attention_loop, path_attention_loop
 
 
 def forgetting_inputs(steps, earlier=0, repeat=2, gate=None, keys=8, values=6, seed=0):
@@ -26,7 +27,35 @@ def forgetting_inputs(steps, earlier=0, repeat=2, gate=None, keys=8, values=6, s
     ]
 
 
-OPS = {"forgetting": (forgetting_attention, forgetting_attention_loop, forgetting_inputs)}
+def path_inputs(steps, earlier=0, repeat=2, gate=None, keys=8, values=6, seed=0):
+    """q, k, v, w, beta, g likewise."""
+    q, k, v, g = forgetting_inputs(steps, earlier, repeat, gate, keys, values, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    w = torch.randn(2, steps, 2, keys, generator=generator, dtype=torch.float64)
+    beta = 2 * torch.rand(2, steps, 2, generator=generator, dtype=torch.float64)
+    return [q, k, v, F.normalize(w, dim=-1), beta, g]
+
+
+def path(*arguments, **kwargs):
+    """The output alone."""
+    return path_attention(*arguments, **kwargs)[0]
+
+
+def ungated_path(q, k, v, w, beta, scale=None, **kwargs):
+    """PaTH attention without forget gates."""
+    return path(q, k, v, w, beta, None, scale, **kwargs)
+
+
+OPS = {
+    "forgetting": (forgetting_attention, forgetting_attention_loop, forgetting_inputs),
+    "path": (path, lambda *a: path_attention_loop(*a)[0], path_inputs),
+    "ungated path": (
+        ungated_path,
+        lambda *a: path_attention_loop(*a[:5], None, *a[5:])[0],
+        lambda *a, **kwargs: path_inputs(*a, **kwargs)[:5],
+    ),
+}
+GATED = ["forgetting", "path"]
 
 
 def compared(function, arguments, dtype, **kwargs):
@@ -69,7 +98,7 @@ def test_the_block_does_not_matter(op, block):
 
 
 @pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", GATED)
 def test_any_gate_is_exact(op, gate):
     fast, loop, inputs = OPS[op]
     arguments = inputs(100, gate=gate)
@@ -80,7 +109,7 @@ def test_any_gate_is_exact(op, gate):
         assert (ours.double() - theirs).norm() / size < 1e-4, (gate, index)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", GATED)
 def test_strong_and_weak_gates_in_one_block(op):
     """After a step that forgets all, weak gates still count exactly."""
     fast, loop, inputs = OPS[op]
@@ -108,17 +137,50 @@ def test_autocast_does_not_reach_inside(op):
         assert torch.equal(fast(*arguments), wanted)
 
 
-@pytest.mark.parametrize("argument", ["window_size", "cu_seqlens"])
-def test_what_is_not_implemented_is_named(argument):
+@pytest.mark.parametrize("beta", [1.0, 1.9, 2.0])
+def test_nearly_parallel_factors(beta):
+    generator = torch.Generator().manual_seed(1)
+    arguments = path_inputs(200, keys=16, values=16)
+    base, noise = (torch.randn(2, n, 2, 16, generator=generator, dtype=torch.float64) for n in (1, 200))
+    arguments[3] = F.normalize(base + 1e-3 * noise, dim=-1)
+    arguments[4] = torch.full_like(arguments[4], beta)
+    _, loop, _ = OPS["path"]
+    wanted = compared(loop, arguments, torch.float64)
+    got = compared(path, arguments, torch.float32, block=64)
+    assert all(g.isfinite().all() for g in got)
+    assert max(map(error, got, wanted)) < 1e-3
+
+
+@pytest.mark.parametrize("cuts", [(70, 30), (1, 99), (64, 1, 35)])
+def test_pieces_of_path_attention(cuts):
+    """The keys that one call returns are the earlier keys of the next."""
+    q, k, v, w, beta, g = path_inputs(100)
+    wanted, last = path_attention_loop(q, k, v, w, beta, g)
+    keys, out, start = k[:, :0], [], 0
+    for count in cuts:
+        new, stop = slice(start, start + count), start + count
+        keys = torch.cat((keys, k[:, new]), 1)
+        piece, keys = path_attention(q[:, new], keys, v[:, :stop], w[:, new], beta[:, new], g[:, :stop])
+        out.append(piece)
+        start = stop
+    assert error(torch.cat(out, 1), wanted) < 1e-13 and error(keys, last) < 1e-13
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [("forgetting_attn", "window_size"), ("forgetting_attn", "cu_seqlens"), ("path_attn", "cu_seqlens")],
+)
+def test_what_is_not_implemented_is_named(name, argument):
     pytest.importorskip("fla")
+    import importlib
+
     from selectivbench_hf import kernels
 
     kernels.enable()
-    from fla.ops.forgetting_attn import parallel_forgetting_attn
-
-    q, k, v, g = (x.float() for x in forgetting_inputs(5))
+    function = getattr(importlib.import_module(f"fla.ops.{name}"), f"parallel_{name}")
+    inputs = forgetting_inputs if name == "forgetting_attn" else path_inputs
     with pytest.raises(NotImplementedError, match=argument):
-        parallel_forgetting_attn(q, k, v, g, **{argument: torch.tensor(3)})
+        function(*(x.float() for x in inputs(5)), **{argument: torch.tensor(3)})
 
 
 @pytest.mark.parametrize("op", OPS)

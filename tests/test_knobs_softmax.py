@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from models_helper import WIDTH, ids, model
+from models_helper import HEADS, WIDTH, ids, model
 
 from selectivbench_hf import kernels, models
 from selectivbench_hf.errors import InputError
@@ -88,6 +88,11 @@ BAD = [
     ("fox", {"initial_decay": 1.0}, "initial_decay is 1.0; it must be a number above 0 and below 1"),
     ("fox", {"initial_decay": 0.5, "decay": "none"}, "give one of the two"),
     ("fox", {"use_output_gate": "yes"}, "use_output_gate is 'yes'"),
+    ("path_attention", {"conv_size": 1}, "conv_size is 1; it must be a whole number of at least 2"),
+    ("path_attention", {"use_forget_gate": True}, "'use_forget_gate'"),
+    ("path_attention", {"allow_neg_eigval": 2}, "allow_neg_eigval is 2; it must be true or false"),
+    ("path_attention", {"initial_decay": 0.5}, "give one of the two"),
+    ("path_attention", {"num_kv_heads": 3}, "num_kv_heads"),
     ("fox", {"num_kv_heads": 3}, "num_heads must be divisible by num_kv_heads"),
 ]
 
@@ -97,7 +102,7 @@ def test_a_wrong_value_is_one_sentence(mixer, kwargs, text):
     if models.MIXERS[mixer].needs_fla:
         pytest.importorskip("fla")
     with pytest.raises(InputError, match=text) as caught:
-        models.check_mixer(mixer, WIDTH, 4, kwargs)
+        models.check_mixer(mixer, WIDTH, HEADS.get(mixer, 4), kwargs)
     assert "\n" not in str(caught.value)
 
 

@@ -28,19 +28,35 @@ def forgetting_attention(q, k, v, g, scale=None, block: int = BLOCK):
         return _Forgetting.apply(q, k, v, g, scale, block)
 
 
-def _heads(x: torch.Tensor, groups: int, dtype: torch.dtype) -> torch.Tensor:
+def by_heads(x: torch.Tensor, groups: int, dtype: torch.dtype) -> torch.Tensor:
     """(B, T, H R, ...) -> (M, R, T, ...), contiguous."""
     x = x.to(dtype).unflatten(2, (groups, -1))
     return x.movedim(1, 3).flatten(0, 1).contiguous()
 
 
-def _steps(x: torch.Tensor, batch: int, dtype: torch.dtype) -> torch.Tensor:
+def by_steps(x: torch.Tensor, batch: int, dtype: torch.dtype) -> torch.Tensor:
     """(M, R, T, ...) -> (B, T, H R, ...)."""
     return x.unflatten(0, (batch, -1)).movedim(3, 1).flatten(2, 3).to(dtype)
 
 
+def fading(scores: torch.Tensor, sums: torch.Tensor, above: torch.Tensor) -> None:
+    """Fill scores (m, R, C, S) of the last C of S steps with the sums of log gates between key and query, -inf for later keys.
+
+    sums (m, R, S), float64, from the first step on; above (C, C), true above the diagonal.
+    """
+    first = scores.shape[-1] - scores.shape[-2]
+    own = sums[..., first:]
+    if first:
+        # through the last step before the block, so that float32 does not lose what is small in what is large
+        border = sums[..., first - 1 : first]
+        after, before = (own - border).to(scores.dtype), (border - sums[..., :first]).to(scores.dtype)
+        torch.add(after.unsqueeze(-1), before.unsqueeze(-2), out=scores[..., :first])
+    within = own.unsqueeze(-1) - own.unsqueeze(-2)
+    scores[..., first:].copy_(within.masked_fill_(above, float("-inf")))
+
+
 class _Blocks:
-    """The pieces in which both passes go through the scores: some heads, a block of queries, and the keys that these see."""
+    """The parts in which both passes go through the scores: some heads, a block of queries, and the keys that these see."""
 
     def __init__(self, q, k, sums, scale, block):
         self.q, self.k, self.sums, self.scale, self.block = q, k, sums, scale, block
@@ -61,18 +77,9 @@ class _Blocks:
         """The block's queries (m, R C, K) and their attention (m, R C, S)."""
         q = self.q[heads, :, queries]
         m, repeat, rows = q.shape[:3]
-        seen, first = keys.stop, self.offset + queries.start
-        scores = q.new_empty(m, repeat, rows, seen)
-        sums = self.sums[heads, :, :seen]
-        own = sums[..., first:]
-        if first:
-            # through the last step before the block, so that neither part of a sum loses what is small in what is large
-            border = sums[..., first - 1 : first]
-            after, before = (own - border).to(q.dtype), (border - sums[..., :first]).to(q.dtype)
-            torch.add(after.unsqueeze(-1), before.unsqueeze(-2), out=scores[..., :first])
-        within = own.unsqueeze(-1) - own.unsqueeze(-2)
-        scores[..., first:].copy_(within.masked_fill_(self.above[:rows, :rows], float("-inf")))
-        q, scores = q.reshape(m, repeat * rows, -1), scores.view(m, repeat * rows, seen)
+        scores = q.new_empty(m, repeat, rows, keys.stop)
+        fading(scores, self.sums[heads, :, keys], self.above[:rows, :rows])
+        q, scores = q.reshape(m, repeat * rows, -1), scores.view(m, repeat * rows, keys.stop)
         scores.baddbmm_(q, self.k[heads, keys].transpose(1, 2), alpha=self.scale)
         return q, torch.softmax(scores, -1)
 
@@ -81,9 +88,13 @@ class _Forgetting(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q, k, v, g, scale, block):
         dtype, batch, groups = compute_dtype(q, k, v, g), q.shape[0], k.shape[2]
-        qh, kh, vh = _heads(q, groups, dtype), _heads(k, groups, dtype).squeeze(1), _heads(v, groups, dtype).squeeze(1)
+        qh, kh, vh = (
+            by_heads(q, groups, dtype),
+            by_heads(k, groups, dtype).squeeze(1),
+            by_heads(v, groups, dtype).squeeze(1),
+        )
         # differences of float64 sums keep weak gates exact behind strong ones
-        sums = _heads(g, groups, torch.float64).cumsum(-1)
+        sums = by_heads(g, groups, torch.float64).cumsum(-1)
         out = qh.new_empty(*qh.shape[:3], vh.shape[-1])
         blocks = _Blocks(qh, kh, sums, scale, block)
         for heads, queries, keys in blocks:
@@ -92,14 +103,14 @@ class _Forgetting(torch.autograd.Function):
             here.copy_(torch.bmm(p, vh[heads, keys]).view(here.shape))
         ctx.save_for_backward(qh, kh, vh, sums)
         ctx.arguments = (scale, block, batch, q.dtype, k.dtype, v.dtype, g.dtype)
-        return _steps(out, batch, v.dtype)
+        return by_steps(out, batch, v.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do):
         qh, kh, vh, sums = ctx.saved_tensors
         scale, block, batch, q_type, k_type, v_type, g_type = ctx.arguments
-        doh = _heads(do, kh.shape[0] // batch, qh.dtype)
+        doh = by_heads(do, kh.shape[0] // batch, qh.dtype)
         dq, dk, dv, dsums = torch.empty_like(qh), torch.zeros_like(kh), torch.zeros_like(vh), torch.zeros_like(sums)
         blocks = _Blocks(qh, kh, sums, scale, block)
         for heads, queries, keys in blocks:
@@ -114,10 +125,10 @@ class _Forgetting(torch.autograd.Function):
             # a query's own sum enters all its scores alike, and softmax does not see it
             dsums[heads, :, keys] -= dscores.view(*part.shape[:3], -1).sum(2)
         return (
-            _steps(dq.mul_(scale), batch, q_type),
-            _steps(dk.mul_(scale).unsqueeze(1), batch, k_type),
-            _steps(dv.unsqueeze(1), batch, v_type),
-            _steps(suffix_sums(dsums, -1), batch, g_type),
+            by_steps(dq.mul_(scale), batch, q_type),
+            by_steps(dk.mul_(scale).unsqueeze(1), batch, k_type),
+            by_steps(dv.unsqueeze(1), batch, v_type),
+            by_steps(suffix_sums(dsums, -1), batch, g_type),
             None,
             None,
         )

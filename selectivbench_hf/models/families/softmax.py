@@ -5,6 +5,7 @@ from ..mixer import Mixer, fla_layer
 
 ATTENTION = "selectivbench_hf.models.attention:Attention"
 FOX = "selectivbench_hf.models.layers.fox:ForgettingAttention"
+PATH = "selectivbench_hf.models.layers.path:PaTHAttention"
 
 
 def transformer(hidden_size, num_heads, layer_idx, use_rope=True, **kwargs):
@@ -34,6 +35,45 @@ def fox(hidden_size, num_heads, layer_idx, use_output_gate=False, decay="learned
         hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx, use_output_gate=use_output_gate, **kwargs
     )
     turn_decay(layer, "f_proj", layer.f_proj.bias, decay, initial_decay)
+    return layer
+
+
+def path_attention(
+    hidden_size,
+    num_heads,
+    layer_idx,
+    use_short_conv=True,
+    conv_size=3,
+    decay="none",
+    initial_decay=None,
+    allow_neg_eigval=True,
+    **kwargs,
+):
+    """PaTH attention: between key and query lie the products of a Householder-like factor a step, in the place of rotary positions.
+
+    decay="learned" adds the gates of forgetting attention (PaTH-FoX).
+    """
+    from ..gates import turn_decay
+
+    check_knobs(
+        use_short_conv=use_short_conv,
+        conv_size=conv_size,
+        decay=decay,
+        initial_decay=initial_decay,
+        allow_neg_eigval=allow_neg_eigval,
+    )
+    layer = fla_layer(PATH)(
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        layer_idx=layer_idx,
+        use_w_shortconv=use_short_conv,
+        conv_size=conv_size,
+        use_forget_gate=decay != "none",
+        allow_neg_eigval=allow_neg_eigval,
+        **kwargs,
+    )
+    if decay != "none":  # the gates are scaled with the scores
+        turn_decay(layer, "g_proj", layer.g_proj.bias, decay, initial_decay, normalizer=layer.head_dim**0.5)
     return layer
 
 
@@ -92,6 +132,19 @@ MIXERS = (
         write="append",
         mixing="none",
         paper="Lin et al. 2025, arXiv:2503.02130",
+        fla=True,
+    ),
+    Mixer(
+        "path_attention",
+        path_attention,
+        "attention",
+        PATH,
+        reserved=("use_w_shortconv", "use_forget_gate"),
+        knobs=("use_short_conv", "conv_size", "decay", "initial_decay", "allow_neg_eigval"),
+        decay="none",
+        write="append",
+        mixing="rank 1",
+        paper="Yang et al. 2025, arXiv:2505.16381",
         fla=True,
     ),
 )
