@@ -1,4 +1,4 @@
-"""Gated slot attention under fla's names. Axes: B T H K V, S slots; states (B, H, K, S) and (B, H, S, V)."""
+"""Gated slot attention, and ABC, under fla's names. Axes: B T H K V, S slots; states (B, H, K, S) and (B, H, S, V)."""
 
 from ..gsa import gsa
 from ..linear import additive_gate
@@ -33,10 +33,17 @@ def fused_recurrent_gsa(
     return chunk_gsa(q, k, v, s, g, scale, initial_state, output_final_state)
 
 
+def chunk_abc(q, k, v, s, initial_state=None, output_final_state=False):
+    """Slots normalised by all that was written to them. fla's states leave out the normaliser, so that nothing can go on from them."""
+    refuse("chunk_abc", initial_state=initial_state, output_final_state=output_final_state)
+    return chunk_gsa(q, k, v, s)[0], None
+
+
 REPLACED = [
     ("fla.ops.gsa.chunk", "chunk_gsa", chunk_gsa,
      "(q, k, v, s, g=None, scale=None, initial_state=None, output_final_state=False, checkpoint_level=2, cu_seqlens=None, "
      "cu_seqlens_cpu=None, **kwargs)"),
     ("fla.ops.gsa.fused_recurrent", "fused_recurrent_gsa", fused_recurrent_gsa,
      "(q, k, v, s, g=None, scale=None, initial_state=None, output_final_state=False, reverse=False, cu_seqlens=None)"),
+    ("fla.ops.abc.chunk", "chunk_abc", chunk_abc, "(q, k, v, s, initial_state=None, output_final_state=False)"),
 ]  # fmt: skip

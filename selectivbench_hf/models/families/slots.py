@@ -1,4 +1,4 @@
-"""States in slots, and gates that write what they forget: HGRN, HGRN2, GSA. Axes: B T H D."""
+"""States in slots, and gates that write what they forget: HGRN, HGRN2, GSA, ABC. Axes: B T H D."""
 
 from ..knobs import check_knobs
 from ..mixer import Mixer, fla_layer
@@ -6,6 +6,7 @@ from ..mixer import Mixer, fla_layer
 HGRN = "selectivbench_hf.models.layers.slots:HGRN"
 HGRN2 = "selectivbench_hf.models.layers.slots:HGRN2"
 GSA = "selectivbench_hf.models.layers.slots:SlotAttention"
+ABC = "selectivbench_hf.models.layers.slots:BoundedMemory"
 
 
 def _whole(name: str, factor: float, width: int, heads: int = 1) -> int:
@@ -73,6 +74,26 @@ def gsa(
     )  # fmt: skip
 
 
+def abc(
+    hidden_size, num_heads, layer_idx, use_short_conv=False, conv_size=4, use_output_gate=True, use_rope=True, state_size=None,
+    expand=1, expand_k=0.5, **kwargs,
+):  # fmt: skip
+    """Attention with bounded-memory control: as many slots (state_size) as a head has key channels, each a mean of what was written
+    to it; so the writes make the decays."""
+    check_knobs(
+        use_short_conv=use_short_conv, conv_size=conv_size, use_output_gate=use_output_gate, use_rope=use_rope,
+        state_size=state_size, expand=expand,
+    )  # fmt: skip
+    keys = _whole("expand_k * hidden_size", expand_k, hidden_size, num_heads)
+    _whole("expand * hidden_size", expand, hidden_size, num_heads)
+    if use_rope and keys // num_heads % 2:
+        raise ValueError(f"rotary positions need an even number of key channels in a head, not {keys // num_heads}")
+    return fla_layer(ABC)(
+        hidden_size=hidden_size, num_heads=num_heads, layer_idx=layer_idx, use_short_conv=use_short_conv, conv_size=conv_size,
+        use_output_gate=use_output_gate, use_rope=use_rope, num_slots=state_size, expand_v=expand, expand_k=expand_k, **kwargs,
+    )  # fmt: skip
+
+
 MIXERS = (
     Mixer(
         "hgrn",
@@ -113,5 +134,19 @@ MIXERS = (
         mixing="none",
         paper="Zhang et al. 2024, arXiv:2409.07146",
         state=lambda layer: layer.num_heads * layer.num_slots * (layer.head_k_dim + layer.head_v_dim),
+    ),
+    Mixer(
+        "abc",
+        abc,
+        "lrm",
+        ABC,
+        # the last two are arguments of fla's layer that nothing reads
+        reserved=("num_slots", "expand_v", "gate_low_rank_dim", "gate_logit_normalizer"),
+        knobs=("use_short_conv", "conv_size", "use_output_gate", "use_rope", "state_size", "expand"),
+        decay="data-dependent vector",
+        write="additive",
+        mixing="none",
+        paper="Peng et al. 2022, arXiv:2110.02488",
+        state=lambda layer: layer.num_heads * layer.num_slots * (layer.head_k_dim + layer.head_v_dim + 1),
     ),
 )

@@ -1,10 +1,12 @@
-"""HGRN, HGRN2 and gated slot attention as layers of ours: fla's parameters and forward passes, and room for the knobs.
+"""HGRN, HGRN2, gated slot attention and ABC as layers of ours: fla's parameters, and room for the knobs.
 
-In these layers one projection f makes the decay and, as 1 - decay, the strength of the write. With a decay that is fixed or none, the
+In the first three one projection f makes the decay and, as 1 - decay, the strength of the write. With a decay that is fixed or none, the
 writes stay what f makes of the input, and the decay comes from elsewhere. Axes: B batch, T time, D channels, H heads.
 """
 
+import fla.ops  # its functions are looked up when called: kernels.enable() may come after this import
 import torch
+from fla.layers.abc import ABCAttention
 from fla.layers.gsa import GatedSlotAttention
 from fla.layers.hgrn import HGRNAttention
 from fla.layers.hgrn2 import HGRN2Attention
@@ -12,9 +14,7 @@ from fla.layers.utils import get_layer_cache, update_layer_cache
 from fla.modules import RMSNorm
 from fla.modules.activations import swiglu, swish
 from fla.modules.layernorm import rms_norm_linear
-from fla.ops.gla import chunk_gla
-from fla.ops.gsa import chunk_gsa
-from fla.ops.hgrn import chunk_hgrn
+from fla.ops.gsa.gate import fused_additive_gate
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,7 +22,7 @@ from ..gates import ConstantGate, logit_of
 
 
 class _Forgetting:
-    """The knobs `decay` and `initial_decay`, and the convolutions, of a layer with f_proj and, with short convolutions, f_conv1d."""
+    """The knobs `decay` and `initial_decay`, of a layer with f_proj and, with short convolutions, f_conv1d."""
 
     def _turn(self, width: int, decay: str, initial_decay: float | None, normalizer: float = 1.0, bound: float = 0.0):
         """width: decays of a step; bound: what the decay is above, before training."""
@@ -51,16 +51,17 @@ class _Forgetting:
             return learned, _above(F.logsigmoid(constant) / self.normalizer, bound)
         return learned, learned
 
-    def _convolved(self, names: str, values: tuple, state, use_cache) -> tuple[list, tuple | None]:
-        """The short convolutions of these names over these values, and what they keep."""
-        if not self.use_short_conv:
-            return list(values), None
-        kept = [None] * len(names) if state is None else state["conv_state"]
-        pairs = [
-            getattr(self, f"{name}_conv1d")(x=value, cache=cache, output_final_state=use_cache)
-            for name, value, cache in zip(names, values, kept, strict=True)
-        ]
-        return [y for y, _ in pairs], tuple(cache for _, cache in pairs)
+
+def _convolved(layer, names: str, values: tuple, state, use_cache) -> tuple[list, tuple | None]:
+    """The layer's short convolutions of these names over these values, and what they keep."""
+    if not layer.use_short_conv:
+        return list(values), None
+    kept = [None] * len(names) if state is None else state["conv_state"]
+    pairs = [
+        getattr(layer, f"{name}_conv1d")(x=value, cache=cache, output_final_state=use_cache)
+        for name, value, cache in zip(names, values, kept, strict=True)
+    ]
+    return [y for y, _ in pairs], tuple(cache for _, cache in pairs)
 
 
 def _above(log_decay, bound):
@@ -120,9 +121,9 @@ class HGRN(_Bounds, _Forgetting, HGRNAttention):
                 hidden_states, past_key_values=past_key_values, use_cache=use_cache, lower_bound=bound, **kwargs
             )
         x, state = hidden_states, get_layer_cache(self, past_key_values)
-        (i, f), kept = self._convolved("if", (self.i_proj(x), self.f_proj(x)), state, use_cache)
+        (i, f), kept = _convolved(self, "if", (self.i_proj(x), self.f_proj(x)), state, use_cache)
         learned, decay = self._log_decay(x, f, bound)
-        o, last = chunk_hgrn(
+        o, last = fla.ops.chunk_hgrn(
             x=swiglu(i, 1 - learned.to(f).exp()),
             g=decay.to(f),
             initial_state=None if state is None else state["recurrent_state"],
@@ -168,10 +169,10 @@ class HGRN2(_Bounds, _Forgetting, HGRN2Attention):
             )
         x, state = hidden_states, get_layer_cache(self, past_key_values)
         values = (self.q_proj(x), self.f_proj(x), self.i_proj(x))
-        (q, f, i), kept = self._convolved("qfi", values, state, use_cache)
+        (q, f, i), kept = _convolved(self, "qfi", values, state, use_cache)
         learned, decay = self._log_decay(x, f, bound)
         q, k, g, v = (y.unflatten(-1, (self.num_heads, -1)) for y in (swish(q), (1 - learned.exp()).to(i), decay, i))
-        o, last = chunk_gla(
+        o, last = fla.ops.chunk_gla(
             q=q,
             k=k,
             v=v,
@@ -206,13 +207,13 @@ class SlotAttention(_Forgetting, GatedSlotAttention):
             return super().forward(hidden_states, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
         x, state = hidden_states, get_layer_cache(self, past_key_values)
         values = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
-        (q, k, v), kept = self._convolved("qkv", values, state, use_cache)
+        (q, k, v), kept = _convolved(self, "qkv", values, state, use_cache)
         q = self.feature_map(q.unflatten(-1, (self.num_heads, -1)))
         k, v = (y.unflatten(-1, (self.num_kv_heads, -1)) for y in (k, v))
         learned, decay = self._log_decay(x, self.f_proj(x))
         s, g = (y.unflatten(-1, (self.num_kv_heads, -1)) for y in ((1 - learned.exp()).to(learned.dtype), decay))
         k, v, s, g = (y.repeat_interleave(self.num_kv_groups, -2) for y in (self.feature_map(k), F.silu(v), s, g))
-        o, last = chunk_gsa(
+        o, last = fla.ops.chunk_gsa(
             q=q,
             k=k,
             v=v,
@@ -225,3 +226,33 @@ class SlotAttention(_Forgetting, GatedSlotAttention):
         update_layer_cache(self, past_key_values, recurrent_state=last, conv_state=kept, offset=x.shape[1])
         weights = (self.g_norm.weight, self.g_norm.bias, self.o_proj.weight, self.o_proj.bias)
         return rms_norm_linear(F.silu(o.flatten(-2)), *weights), None, past_key_values
+
+
+class BoundedMemory(ABCAttention):
+    """fla's attention with bounded-memory control. Its kernel leaves the normaliser of the slots out of the states; here it is the third
+    of them, so that a sequence can go on."""
+
+    def forward(self, hidden_states, past_key_values=None, use_cache=False, **kwargs):
+        """(B, T, D) -> (B, T, D), None, the cache."""
+        x, state = hidden_states, get_layer_cache(self, past_key_values)
+        (q, k, v), kept = _convolved(self, "qkv", (self.q_proj(x), self.k_proj(x), self.v_proj(x)), state, use_cache)
+        if self.use_input_gate:
+            q, k, v = swish(q), swish(k), swish(v)
+        q, k, v = (y.unflatten(-1, (self.num_heads, -1)) for y in (q, k, v))
+        if self.use_rope:
+            seen = 0 if past_key_values is None else past_key_values.get_seq_length(self.layer_idx)
+            q, k = self.rotary(q, k, seqlen_offset=seen)
+        logits = self.s_proj(x).unflatten(-1, (self.num_heads, -1)).clamp(self.clamp_min, self.clamp_max)
+        slots, total = (None, None) if state is None else (state["recurrent_state"][:2], state["recurrent_state"][2])
+        s, g, total = fused_additive_gate(logits, total, output_dtype=k.dtype, gate_dtype=torch.float32)
+        o, slots = fla.ops.chunk_gsa(q=q, k=k, v=v, s=s, g=g, initial_state=slots, output_final_state=use_cache)
+        if use_cache:
+            update_layer_cache(
+                self, past_key_values, recurrent_state=(*slots, total), conv_state=kept, offset=x.shape[1]
+            )
+        gate = self.g_proj(x).unflatten(-1, (self.num_heads, -1)) if self.use_output_gate else None
+        if self.use_norm:
+            o = self.g_norm(o) if gate is None else self.g_norm(o, gate)
+        elif gate is not None:
+            o = swiglu(gate, o)
+        return self.o_proj(o.flatten(-2)), None, past_key_values
