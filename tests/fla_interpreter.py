@@ -213,13 +213,20 @@ def layer_class(name: str):
     return getattr(importlib.import_module(module or "fla.layers"), cls)
 
 
+def make_layer(name: str):
+    """The layer of a case, the first of its model where it asks which it is."""
+    cls, kwargs = layer_class(name), case(name)[1]
+    first = {"layer_idx": 0} if "layer_idx" in inspect.signature(cls).parameters else {}
+    return cls(**first | kwargs)
+
+
 def build_case(name: str):
     """The layer (untrained, but with norms and biases off their starting values), an input (2, T, D), and whether it trains."""
     import torch
 
     _, kwargs, steps, train, _ = case(name)
     torch.manual_seed(len(name))
-    layer = layer_class(name)(**{"layer_idx": 0, **kwargs}).train(train)
+    layer = make_layer(name).train(train)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -232,7 +239,8 @@ def run_case(layer, x, train) -> dict:
 
     x = x.clone().requires_grad_(train)
     with torch.set_grad_enabled(train):
-        out = layer(x)[0]
+        out = layer(x)
+    out = out[0] if isinstance(out, tuple) else out
     result = {"output": out.detach()}
     if train:
         weighting = torch.linspace(-1, 1, out.numel()).view_as(out).cos()

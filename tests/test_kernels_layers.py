@@ -12,7 +12,7 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
-from fla_interpreter import case, layer_class, run_case
+from fla_interpreter import case, make_layer, run_case
 from interpreter_cases import CASES
 
 from selectivbench_hf import kernels
@@ -33,9 +33,9 @@ def error(got, wanted):
 
 @pytest.mark.parametrize("name", CASES)
 def test_layers_equal_flas_kernels(name):
-    _, kwargs, _, train, options = case(name)
+    train, options = case(name)[3:]
     recorded = load_file(RECORDINGS / f"{name}.safetensors")
-    layer = layer_class(name)(**{"layer_idx": 0, **kwargs}).train(train)
+    layer = make_layer(name).train(train)
     layer.load_state_dict(
         {k.removeprefix("weight."): v for k, v in recorded.items() if k.startswith("weight.")}, strict=True
     )
