@@ -92,6 +92,7 @@ def install() -> None:
     _float32_too("fla.ops.delta_rule.chunk", "chunk_delta_rule")
     _float32_too("fla.ops.gated_delta_product.chunk", "chunk_gated_delta_product")
     _path_in_float32()
+    _log_linear_mamba2_off_cuda()
 
 
 def _first_configuration_only(autotuner) -> None:
@@ -194,6 +195,13 @@ def _path_in_float32() -> None:
             return getattr(torch, name)
 
     path.torch = Torch()
+
+
+def _log_linear_mamba2_off_cuda() -> None:
+    """The layer takes its only path where its weights are on a device named cuda."""
+    from fla.layers.log_linear_mamba2 import LogLinearMamba2
+
+    LogLinearMamba2.forward = lambda self, x: self.cuda_kernels_forward(x)
 
 
 def case(name: str) -> tuple:

@@ -13,6 +13,7 @@ ALL = [*ATTENTION, *LRM, *CLASSIC]
 # what makes a mixer small enough for a test, where its defaults do not
 SMALL = {
     "mamba2": {"state_size": 16},
+    "log_linear_mamba2": {"state_size": 64},
 }
 HEADS = {"path_attention": 2}  # whose heads have at least 16 channels
 

@@ -33,11 +33,7 @@ def ssd_forward(layer, hidden_states, last_state=None, use_cache=False, attentio
         x, key, query = conv_out.split([inner, groups * state_channels, groups * state_channels], -1)
         x = x.reshape(batch, steps, layer.num_heads, layer.head_dim).to(dtype)
         key, query = (part.reshape(batch, steps, groups, state_channels) for part in (key, query))
-        dt = _step(layer, dt.to(dtype))
-        decay = None
-        if layer.A_log is not None:
-            fixed = getattr(layer, "decay", "learned") == "fixed"
-            decay = (_step(layer, torch.zeros_like(dt)) if fixed else dt) * -layer.A_log.to(dtype).exp()
+        decay, dt = decay_and_step(layer, dt.to(dtype))
         state = None if last_state is None else last_state["recurrent_state"].transpose(-1, -2).to(dtype)
         y, state = _scan(query, key, x * dt.unsqueeze(-1), decay, state)
         y = torch.addcmul(y, x, layer._get_D(expand_to_head_dim=True).to(dtype)).flatten(2)
@@ -48,6 +44,15 @@ def ssd_forward(layer, hidden_states, last_state=None, use_cache=False, attentio
             y = y * layer.act(gate)
     output = layer.out_proj(y.to(conv_out.dtype))
     return output, conv_state, state.transpose(-1, -2).contiguous() if keep else None
+
+
+def decay_and_step(layer, dt):
+    """The log decay (B, T, H), None if nothing decays, and the step dt that scales what is written, from the projected dt (B, T, H)."""
+    step = _step(layer, dt)
+    if layer.A_log is None:
+        return None, step
+    decay_step = _step(layer, torch.zeros_like(dt)) if getattr(layer, "decay", "learned") == "fixed" else step
+    return decay_step * -layer.A_log.to(dt.dtype).exp(), step
 
 
 def _step(layer, dt):

@@ -30,3 +30,19 @@ def diagonal_ssm_loop(u, log_decay, phase, weight, initial_state=None):
         state = factor * state + u[:, t, :, None]
         outputs.append((weight * state).real.sum(-1))
     return torch.stack(outputs, 1), torch.view_as_real(state)
+
+
+def log_linear_pairs(q, k, v, g, scales, scale):
+    """o_i = sum over j <= i of scales_i[level(i, j)] exp(g_{j+1} + ... + g_i) (q_i k_j) v_j, with level(i, j) the bit length of i xor j.
+
+    q, k (B, T, G, K), v (B, T, H, V), g (B, T, H), scales (B, T, H, L): all pairs at once.
+    """
+    steps, repeat = v.shape[1], v.shape[2] // q.shape[2]
+    q, k = (x.repeat_interleave(repeat, dim=2) for x in (q, k))
+    level = torch.tensor([[(i ^ j).bit_length() for j in range(steps)] for i in range(steps)])
+    total = g.cumsum(1).transpose(1, 2)
+    past = torch.ones(steps, steps, dtype=torch.bool).tril()
+    decay = (total[..., :, None] - total[..., None, :]).masked_fill(~past, -torch.inf).exp()
+    by_level = scales.transpose(1, 2).gather(-1, level.masked_fill(~past, 0).expand(*total.shape, -1))
+    weights = torch.einsum("bihk,bjhk->bhij", q * scale, k) * decay * by_level
+    return torch.einsum("bhij,bjhv->bihv", weights, v)

@@ -5,6 +5,7 @@ from ..mixer import Mixer, fla_layer
 
 MAMBA = "selectivbench_hf.models.layers.mamba:Mamba"
 MAMBA2 = "selectivbench_hf.models.layers.mamba2:Mamba2"
+LOG_LINEAR_MAMBA2 = "selectivbench_hf.models.layers.log_linear_mamba2:LogLinearMamba2"
 
 
 def _inner(hidden_size, expand):
@@ -13,6 +14,14 @@ def _inner(hidden_size, expand):
     if inner != int(inner):
         raise ValueError(f"expand * hidden_size ({inner}) must be a whole number")
     return int(inner)
+
+
+def _head_dim(hidden_size, num_heads, expand):
+    """Inner channels of a head, a whole number."""
+    inner = _inner(hidden_size, expand)
+    if inner % num_heads:
+        raise ValueError(f"expand * hidden_size ({inner}) must be a multiple of num_heads ({num_heads})")
+    return inner // num_heads
 
 
 def mamba(
@@ -47,15 +56,37 @@ def mamba2(
         "state_size": state_size,
     }
     check_knobs(expand=expand, conv_size=conv_size, **knobs)
-    inner = _inner(hidden_size, expand)
     if "head_dim" not in kwargs:
-        kwargs["head_dim"], rest = divmod(inner, num_heads)
-        if rest:
-            raise ValueError(f"expand * hidden_size ({inner}) must be a multiple of num_heads ({num_heads})")
+        kwargs["head_dim"] = _head_dim(hidden_size, num_heads, expand)
     else:
         num_heads = None
     return fla_layer(MAMBA2)(
         hidden_size=hidden_size, num_heads=num_heads, expand=expand, conv_kernel=conv_size, layer_idx=layer_idx, **knobs, **kwargs
+    )  # fmt: skip
+
+
+def log_linear_mamba2(
+    hidden_size, num_heads, layer_idx, expand=2, state_size=128, conv_size=4, use_short_conv=True, use_output_gate=True,
+    decay="learned", initial_decay=None, **kwargs,
+):  # fmt: skip
+    """Mamba-2 whose past is kept in blocks of 1, 2, 4, ... steps, each read with a weight of its own; for up to 16,384 steps."""
+    knobs = {
+        "use_short_conv": use_short_conv,
+        "use_output_gate": use_output_gate,
+        "decay": decay,
+        "initial_decay": initial_decay,
+        "state_size": state_size,
+    }
+    check_knobs(expand=expand, conv_size=conv_size, **knobs)
+    head_dim = _head_dim(hidden_size, num_heads, expand)
+    # fla's kernels are made for these; a width that only the CPU can take would not be the same model elsewhere
+    if head_dim & (head_dim - 1):
+        raise ValueError(f"expand * hidden_size / num_heads ({head_dim}) must be a power of two")
+    if state_size % 64:
+        raise ValueError(f"state_size is {state_size}; it must be a multiple of 64")
+    return fla_layer(LOG_LINEAR_MAMBA2)(
+        hidden_size=hidden_size, num_heads=num_heads, head_dim=head_dim, expand=expand, conv_kernel=conv_size, layer_idx=layer_idx,
+        **knobs, **kwargs,
     )  # fmt: skip
 
 
@@ -87,5 +118,19 @@ MIXERS = (
         mixing="none",
         paper="Dao & Gu 2024, arXiv:2405.21060",
         state=lambda layer: layer.num_heads * layer.head_dim * layer.ssm_state_size,
+    ),
+    Mixer(
+        "log_linear_mamba2",
+        log_linear_mamba2,
+        "lrm",
+        LOG_LINEAR_MAMBA2,
+        reserved=("conv_kernel", "backend", "chunk_size", "head_dim"),
+        knobs=KNOBS,
+        decay="data-dependent scalar",
+        write="additive",
+        mixing="none",
+        paper="Guo et al. 2025, arXiv:2506.04761",
+        # all its levels: after T steps as many of these matrices are in use as T has bits
+        state=lambda layer: (layer.num_lambda_dims - 1) * layer.num_heads * layer.head_dim * layer.ssm_state_size,
     ),
 )
