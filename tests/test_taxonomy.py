@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from models_helper import ALL, SMALL, WIDTH, config, ids, model
+from models_helper import ALL, HEADS, SMALL, WIDTH, config, ids, model
 from torch import nn
 
 import selectivbench_hf as sb
@@ -32,8 +32,10 @@ def _needs_fla():
     pytest.importorskip("fla")
 
 
-def described(name, **more):
-    return taxonomy.describe(name, WIDTH, mixer_kwargs=SMALL.get(name, {}), **more)
+def described(name, kwargs=None, **more):
+    return taxonomy.describe(
+        name, WIDTH, HEADS.get(name), mixer_kwargs={**SMALL.get(name, {}), **(kwargs or {})}, **more
+    )
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -46,7 +48,8 @@ def test_the_line_of_the_table_is_complete(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_row(name):
+def test_a_row(name, monkeypatch):
+    monkeypatch.setattr(taxonomy, "STEPS", 100)
     row = described(name, num_hidden_layers=3, num_symbols=7, num_states=11)
     assert row["problem"] is None
     made = model(name, num_hidden_layers=3)
@@ -89,46 +92,50 @@ def test_what_is_called_an_output_gate_is_one(name):
     if gate is None:
         return
     x = torch.randn(2, 40, WIDTH)
-
-    def out(value):
-        part = layer.get_submodule(gate)
-        inner = getattr(layer, "intermediate_size", None) if gate == "in_proj" else None
-
-        def shut(module, inputs, output):
-            output = output.clone()
-            wide = output.shape[-1]
-            piece = slice(None) if inner is None else _mamba_gate(layer, wide, inner)
-            output[..., piece] = value
-            return output
-
-        handle = part.register_forward_hook(shut)
-        try:
+    usual = spread(layer, x)
+    part = layer.get_submodule(gate)
+    smallest = []
+    for value in (0.0, -1e4):  # what shuts a gate that multiplies, a swish, a sigmoid
+        if isinstance(part, nn.LSTM):
             with torch.no_grad():
-                result = layer(x)
-        finally:
-            handle.remove()
-        return result[0] if isinstance(result, tuple) else result
+                part.bias_hh_l0[-WIDTH:] = -1e4
+            smallest.append(spread(layer, x))
+            continue
+        handle = part.register_forward_hook(
+            lambda module, inputs, output, value=value: shut(layer, gate, output, value)
+        )
+        smallest.append(spread(layer, x))
+        handle.remove()
+    assert usual > 1e-3
+    assert min(smallest) < 1e-6 * usual
 
+
+def spread(layer, x):
+    """How far the outputs of a layer lie apart over sequences and steps."""
     with torch.no_grad():
-        usual = layer(x)
-    usual = usual[0] if isinstance(usual, tuple) else usual
-    shut = min((out(value) for value in (0.0, -1e4)), key=lambda y: float((y - y[:1, :1]).abs().max()))
-    assert (usual - usual[:1, :1]).abs().max() > 1e-3
-    assert (shut - shut[:1, :1]).abs().max() < 1e-6 * usual.abs().max()
+        out = layer(x)
+    out = out[0] if isinstance(out, tuple) else out
+    return float((out - out[:1, :1]).abs().max())
 
 
-def _mamba_gate(layer, wide, inner):
-    """Mamba: (x, gate); Mamba-2: (gate, x, B, C, dt)."""
-    return slice(inner, 2 * inner) if wide == 2 * inner else slice(0, inner)
+def shut(layer, gate, output, value):
+    """The output of the module that computes a gate, with the gate's channels set."""
+    output, wide = output.clone(), output.shape[-1]
+    if gate == "out_proj":  # S4D: (values, gate)
+        output[..., wide // 2 :] = value
+    elif gate != "in_proj":
+        output[:] = value
+    elif wide == 2 * layer.intermediate_size:  # Mamba: (x, gate)
+        output[..., layer.intermediate_size :] = value
+    else:  # Mamba-2: (gate, x, B, C, dt)
+        output[..., : layer.intermediate_size] = value
+    return output
 
 
 @pytest.mark.parametrize("name", [n for n in LAYERS if "use_output_gate" in MIXERS[n].knobs])
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_output_gate_is_seen_to_come_and_go(name, wanted):
-    rows = [
-        taxonomy.describe(name, WIDTH, mixer_kwargs={**SMALL.get(name, {}), "use_output_gate": gate}, count=False)
-        for gate in (wanted, not wanted)
-    ]
+    rows = [described(name, {"use_output_gate": gate}, count=False) for gate in (wanted, not wanted)]
     assert rows[0]["output_gate"] is wanted and rows[1]["output_gate"] is not wanted
     assert (rows[0]["layer_parameters"] > rows[1]["layer_parameters"]) is wanted
 
@@ -138,8 +145,7 @@ def test_the_output_gate_is_seen_to_come_and_go(name, wanted):
 def test_the_short_convolution_is_seen_to_come_and_go(name, wanted):
     made = model(name, num_hidden_layers=1, mixer_kwargs={**SMALL.get(name, {}), "use_short_conv": wanted})
     assert (taxonomy.short_convolution(made.backbone[0].mixer) is not None) is wanted
-    row = taxonomy.describe(name, WIDTH, mixer_kwargs=made.config.mixer_kwargs, count=False)
-    assert row["short_conv"] is wanted
+    assert described(name, {"use_short_conv": wanted}, count=False)["short_conv"] is wanted
 
 
 # ---------------------------------------------------------------- counting
@@ -248,7 +254,11 @@ def test_the_command(selectivbench, strict_json):
     rows = strict_json(selectivbench("models", "--json", "--mixer", "transformer", "--hidden_size", 64).stdout)
     assert [row["name"] for row in rows] == ["transformer"] and rows[0]["backend_here"] == "torch-sdpa"
     assert rows[0]["model_parameters"] and rows[0]["hidden_size"] == 64
-    out = selectivbench("models", "--mixer", "transformer", "gpt").stdout
+
+
+def test_the_table(capsys):
+    assert cli.main(["models", "--mixer", "transformer", "gpt", "--num_hidden_layers", "2", "--task", "lite"]) == 0
+    out = capsys.readouterr().out
     assert out.splitlines()[0].split() == [
         "mixer",
         "decay",
@@ -261,7 +271,8 @@ def test_the_command(selectivbench, strict_json):
         "FLOPs",
     ]
     assert "256 a step" in out and "runs here as torch-sdpa: transformer, gpt" in out
-    assert max(map(len, out.splitlines())) <= 130
+    assert "parameters of 2 blocks" in " ".join(out.split()) and "head for lite (" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 120
 
 
 # ---------------------------------------------------------------- docs/models.md

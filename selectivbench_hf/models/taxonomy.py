@@ -123,13 +123,20 @@ def _parts(entry, model, kwargs: dict) -> dict:
 
 
 def output_gate(layer) -> str | None:
-    """The name of the module whose output, a function of the layer's input, multiplies the layer's output; None if it has none.
+    """The name of the module that computes what the layer's output is multiplied with, or None if there is none.
 
-    A Mamba computes its gate beside other things in `in_proj`.
+    A Mamba has it beside other things in `in_proj`, S4D in the second half of an `out_proj` that is twice as wide, an LSTM in its cells.
     """
-    names = {name.rpartition(".")[2]: name for name, _ in layer.named_modules()}
-    found = next((names[name] for name in GATES if name in names), None)
-    return found or (names.get("in_proj") if "out_proj" in names and hasattr(layer, "ssm_state_size") else None)
+    parts = {name.rpartition(".")[2]: (name, part) for name, part in layer.named_modules()}
+    for name in GATES:
+        if name in parts:
+            return parts[name][0]
+    out = parts.get("out_proj", (None, None))[1]
+    if "in_proj" in parts and out is not None and hasattr(layer, "ssm_state_size"):
+        return parts["in_proj"][0]
+    if out is not None and out.out_features == 2 * out.in_features:
+        return parts["out_proj"][0]
+    return next((name for name, part in parts.values() if isinstance(part, torch.nn.LSTM)), None)
 
 
 def short_convolution(layer) -> str | None:
