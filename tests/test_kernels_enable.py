@@ -1,8 +1,10 @@
 """The switch: explicit, idempotent, reversible, loud about anything that differs, and blind to other devices."""
 
+import importlib
 import importlib.metadata
 import inspect
 import multiprocessing
+import pkgutil
 import sys
 
 import pytest
@@ -14,6 +16,7 @@ pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
 from selectivbench_hf import kernels
 from selectivbench_hf.kernels import dispatch
+from selectivbench_hf.models import layers
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +27,11 @@ def _restored():
 
 
 def references(function):
-    """Where the loaded modules of fla hold that very object."""
+    """Where the loaded modules of fla, or those of our layers, hold that very object."""
     return [
         f"{name}.{attribute}"
         for name, module in list(sys.modules.items())
-        if module is not None and name.startswith("fla")
+        if module is not None and name.startswith(("fla", layers.__name__))
         for attribute, value in list(vars(module).items())
         if value is function
     ]
@@ -53,6 +56,9 @@ def layer_runs():
 def test_enable_and_disable_leave_no_trace():
     import fla.layers  # noqa: F401
     from fla import backends
+
+    for found in pkgutil.iter_modules(layers.__path__):  # imported while the kernels are off, as in a fresh process
+        importlib.import_module(f"{layers.__name__}.{found.name}")
 
     homes = {(home, name): original(home, name) for home, name, _, _ in dispatch.REPLACED}
     places = {key: references(function) for key, function in homes.items() if "." not in key[1]}

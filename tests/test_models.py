@@ -113,6 +113,8 @@ def slow_steps(layer):
 
 STARTS = {
     "gla": lambda layer: layer.gk_proj[1].bias.abs().max() > 0.01,
+    "simple_gla": lambda layer: layer.gk_proj.bias.abs().max() > 0.01,
+    "mesa_net": lambda layer: layer.a_proj.bias.abs().max() > 0.01 and layer.lambda_params.exp().min() > 1,
     "gated_delta_net": slow_steps,
     "gated_delta_product": slow_steps,
     "comba": slow_steps,

@@ -5,6 +5,7 @@ Axes: B batch, T time, D channels, H heads, K key channels, V value channels of 
 
 import math
 
+import fla.ops.lightnet  # functions of fla.ops are looked up when called: kernels.enable() may come after this import
 import torch
 from fla.layers.lightnet import LightNetAttention
 from fla.layers.mesa_net import MesaNet as FlaMesaNet
@@ -13,8 +14,6 @@ from fla.layers.simple_gla import SimpleGatedLinearAttention
 from fla.layers.utils import get_layer_cache, update_layer_cache
 from fla.modules import RMSNorm
 from fla.modules.fused_norm_gate import rms_norm_swish_gate_linear
-from fla.ops.lightnet import chunk_lightnet, fused_recurrent_lightnet
-from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
 from torch import nn
 from torch.nn import functional as F
 
@@ -103,8 +102,8 @@ class RetNet(MultiScaleRetention):
             q, k = self.rotary(q, k, seqlen_offset=seen, max_seqlen=seen + steps)
         if self.num_kv_groups > 1:
             k, v = (x.repeat_interleave(self.num_kv_groups, dim=-2) for x in (k, v))
-        form = chunk_simple_gla if torch.is_grad_enabled() or steps > SHORT else fused_recurrent_simple_gla
-        o, state = form(
+        recurrent = steps <= SHORT and not torch.is_grad_enabled()
+        o, state = (fla.ops.fused_recurrent_simple_gla if recurrent else fla.ops.chunk_simple_gla)(
             q=q,
             k=k,
             v=v,
@@ -149,8 +148,9 @@ class LightNet(LightNetAttention):
         steps = hidden_states.shape[1]
         last = get_layer_cache(self, past_key_values)
         q, k, v, conv_state = _projected(self, hidden_states, last, use_cache)
-        form = chunk_lightnet if steps > SHORT else fused_recurrent_lightnet
-        o, (state, normaliser) = form(
+        o, (state, normaliser) = (
+            fla.ops.lightnet.chunk_lightnet if steps > SHORT else fla.ops.lightnet.fused_recurrent_lightnet
+        )(
             q=F.silu(q).unflatten(-1, (-1, self.head_f_dim)),
             k=k.unflatten(-1, (-1, self.head_f_dim)),
             v=v.unflatten(-1, (-1, self.head_i_dim)),
