@@ -4,7 +4,6 @@ In the first three one projection f makes the decay and, as 1 - decay, the stren
 writes stay what f makes of the input, and the decay comes from elsewhere. Axes: B batch, T time, D channels, H heads.
 """
 
-import fla.ops  # its functions are looked up when called: kernels.enable() may come after this import
 import torch
 from fla.layers.abc import ABCAttention
 from fla.layers.gsa import GatedSlotAttention
@@ -14,6 +13,7 @@ from fla.layers.utils import get_layer_cache, update_layer_cache
 from fla.modules import RMSNorm
 from fla.modules.activations import swiglu, swish
 from fla.modules.layernorm import rms_norm_linear
+from fla.ops import gla, gsa, hgrn  # the modules: kernels.enable() may change their functions after this import
 from fla.ops.gsa.gate import fused_additive_gate
 from torch import nn
 from torch.nn import functional as F
@@ -123,7 +123,7 @@ class HGRN(_Bounds, _Forgetting, HGRNAttention):
         x, state = hidden_states, get_layer_cache(self, past_key_values)
         (i, f), kept = _convolved(self, "if", (self.i_proj(x), self.f_proj(x)), state, use_cache)
         learned, decay = self._log_decay(x, f, bound)
-        o, last = fla.ops.chunk_hgrn(
+        o, last = hgrn.chunk_hgrn(
             x=swiglu(i, 1 - learned.to(f).exp()),
             g=decay.to(f),
             initial_state=None if state is None else state["recurrent_state"],
@@ -172,7 +172,7 @@ class HGRN2(_Bounds, _Forgetting, HGRN2Attention):
         (q, f, i), kept = _convolved(self, "qfi", values, state, use_cache)
         learned, decay = self._log_decay(x, f, bound)
         q, k, g, v = (y.unflatten(-1, (self.num_heads, -1)) for y in (swish(q), (1 - learned.exp()).to(i), decay, i))
-        o, last = fla.ops.chunk_gla(
+        o, last = gla.chunk_gla(
             q=q,
             k=k,
             v=v,
@@ -213,7 +213,7 @@ class SlotAttention(_Forgetting, GatedSlotAttention):
         learned, decay = self._log_decay(x, self.f_proj(x))
         s, g = (y.unflatten(-1, (self.num_kv_heads, -1)) for y in ((1 - learned.exp()).to(learned.dtype), decay))
         k, v, s, g = (y.repeat_interleave(self.num_kv_groups, -2) for y in (self.feature_map(k), F.silu(v), s, g))
-        o, last = fla.ops.chunk_gsa(
+        o, last = gsa.chunk_gsa(
             q=q,
             k=k,
             v=v,
@@ -245,7 +245,7 @@ class BoundedMemory(ABCAttention):
         logits = self.s_proj(x).unflatten(-1, (self.num_heads, -1)).clamp(self.clamp_min, self.clamp_max)
         slots, total = (None, None) if state is None else (state["recurrent_state"][:2], state["recurrent_state"][2])
         s, g, total = fused_additive_gate(logits, total, output_dtype=k.dtype, gate_dtype=torch.float32)
-        o, slots = fla.ops.chunk_gsa(q=q, k=k, v=v, s=s, g=g, initial_state=slots, output_final_state=use_cache)
+        o, slots = gsa.chunk_gsa(q=q, k=k, v=v, s=s, g=g, initial_state=slots, output_final_state=use_cache)
         if use_cache:
             update_layer_cache(
                 self, past_key_values, recurrent_state=(*slots, total), conv_state=kept, offset=x.shape[1]
