@@ -127,6 +127,46 @@ def lightnet(q, k, v):
     return gla(q, k, v, g)
 
 
+def mamba(x, dt, A, B, C):
+    """Mamba's recurrence."""
+    from selectivbench_hf.kernels.scan import selective_scan
+
+    return selective_scan(x * dt, dt, A, B, C)
+
+
+def mamba_inputs(sizes):
+    """x, dt (B, T, 2 H D) as the layer has them with its expansion of 2, A (.., 16), B and C (B, T, 16)."""
+    width = 2 * sizes.heads * sizes.values
+    x, dt = (sizes.random(width, heads=1).detach().squeeze(2) for _ in "xd")
+    A = -torch.arange(1.0, 17).repeat(width, 1)
+    B, C = (sizes.random(16, heads=1).detach().squeeze(2) for _ in "BC")
+    return tuple(t.requires_grad_() for t in (x, dt.sigmoid() / 10, A, B, C))
+
+
+def s4d_inputs(sizes):
+    """u (B, T, H D), and 32 complex states a channel."""
+    width = sizes.heads * sizes.values
+    constants = -torch.rand(width, 32) / 20, 3 * torch.rand(width, 32), torch.randn(width, 32, 2)
+    return tuple(t.detach().requires_grad_() for t in (sizes.random(width, heads=1).squeeze(2), *constants))
+
+
+def recurrent(kind, gates):
+    """torch's own recurrence of H D units, as an Op."""
+
+    def function(x, *weights):
+        state = x.new_zeros(1, x.shape[0], x.shape[2])
+        state = (state, state) if kind == "lstm" else state
+        return getattr(torch, kind)(x, state, weights, True, 1, 0.0, True, False, True)[0]
+
+    def inputs(sizes):
+        width = sizes.heads * sizes.values
+        shapes = (gates * width, width), (gates * width, width), (gates * width,), (gates * width,)
+        weights = [torch.randn(shape) / width**0.5 for shape in shapes]
+        return tuple(t.detach().requires_grad_() for t in (sizes.random(width, heads=1).squeeze(2), *weights))
+
+    return Op(function, inputs)
+
+
 def candidates() -> dict[str, Op]:
     """name -> op: one line each."""
     return {
@@ -136,6 +176,15 @@ def candidates() -> dict[str, Op]:
         "simple_gla": Op("simple_gla:simple_gla", "q k v g", (1.0, 0.5)),
         "linear": Op("simple_gla:simple_gla", "q k v", (1.0, 0.5)),
         "mamba2 scan": Op("simple_gla:simple_gla", lambda s: (*(s.random(128, heads=1) for _ in "qk"), s.make("v"), s.make("g"), 1.0), lite=(None, 32)),
+        "log_linear_mamba2 scan": Op(
+            "log_linear:log_linear",
+            lambda s: (*(s.random(128, heads=1) for _ in "qk"), s.make("v"), s.make("g"), s.random(15).detach().exp().requires_grad_(), 1.0),
+            lite=(None, 32),
+        ),
+        "mamba": Op(mamba, mamba_inputs, (1.5, 1.5)),
+        "s4d": Op("diagonal_ssm:diagonal_ssm", s4d_inputs),
+        "gru": recurrent("gru", 3),
+        "lstm": recurrent("lstm", 4),
         "gla": Op("gla:gla", "q k v gk", (1.8, 0.8), lite=(8, 16)),
         "lightnet": Op(lightnet, "q k v", lite=(16, 16)),
         "hgrn": Op("hgrn:hgrn", lambda s: tuple(x.detach().flatten(2).requires_grad_() for x in (s.make("v"), s.make("gk")))),
@@ -164,7 +213,7 @@ def rivals() -> dict[str, dict[str, Callable]]:
     from fla.ops.gsa.naive import naive_recurrent_gsa
     from fla.ops.hgrn.naive import naive_recurrent_hgrn
     from fla.ops.kda.naive import naive_chunk_kda, naive_recurrent_kda
-    from fla.ops.mesa_net.naive import naive_mesa_net_exact
+    from fla.ops.mesa_net.naive import naive_mesa_net_CG
     from fla.ops.path_attn.naive import naive_path_attn
     from fla.ops.rwkv6.recurrent_naive import naive_recurrent_rwkv6
     from fla.ops.simple_gla.naive import naive_chunk_simple_gla, naive_recurrent_simple_gla
@@ -195,8 +244,8 @@ def rivals() -> dict[str, dict[str, Callable]]:
         "delta_product 2": {recurrence: lambda *a: naive_recurrent_gated_delta_product(*a[:5], a[0].shape[-1] ** -0.5, num_householder=a[5])},
         "kda": {recurrence: naive_recurrent_kda, chunks: naive_chunk_kda, "transformers' Kimi Linear": torch_kda},
         "comba": {recurrence: lambda q, k, v, p, g, beta: naive_recurrent_comba(q, k, v, p, beta, g)},
-        "mesa": {"fla's exact solution": lambda q, k, v, g, beta, ridge: naive_mesa_net_exact(q, k, v, g, ridge, beta)},
-        "mamba": {"transformers' Mamba": lambda u, dt, A, B, C: torch_mamba(*turned(u, dt), A, *turned(B, C)).transpose(1, 2)},
+        "mesa": {"fla's conjugate gradients": lambda q, k, v, g, beta, ridge: naive_mesa_net_CG(q, k, v, g, ridge, beta, 64)[0]},
+        "mamba": {"transformers' Mamba": lambda u, dt, A, B, C: torch_mamba(*turned(u / dt, dt), A, *turned(B, C)).transpose(1, 2)},
         "forgetting": {"fla's plain form": naive_forgetting_attn},
         "path": {"fla's plain form": lambda q, k, v, w, beta, g=None: naive_path_attn(q, k, v, w, beta, g, q.shape[-1] ** -0.5)},
     }  # fmt: skip
