@@ -190,6 +190,7 @@ def candidates() -> dict[str, Op]:
         "hgrn": Op("hgrn:hgrn", lambda s: tuple(x.detach().flatten(2).requires_grad_() for x in (s.make("v"), s.make("gk")))),
         "gsa": Op("gsa:gsa", lambda s: (*map(s.make, ("q", "k", "v")), s.make("gk").detach().exp().requires_grad_(), s.make("gk"))),
         "rwkv6": Op("rwkv6:rwkv6", lambda s: (*map(s.make, ("q", "k", "v", "gk")), torch.randn(s.heads, s.keys, requires_grad=True))),
+        "based": Op("based:based", lambda s: (s.random(16), s.random(16), s.make("v"))),
         "delta": Op("gated_delta:gated_delta", lambda s: (*map(s.make, ("unit_q", "unit_k", "v")), None, s.make("beta")), (1.7, 1.1)),
         "gated_delta": Op("gated_delta:gated_delta", "unit_q unit_k v g beta", (1.7, 1.1), lite=(12, 24)),
         "delta_product 2": Op(

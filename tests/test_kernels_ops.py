@@ -128,7 +128,14 @@ def test_autocast_does_not_reach_inside(op):
 @pytest.mark.slow
 def test_the_benchmark_prints_ratios(python):
     script = Path(__file__).parent.parent / "benchmarks" / "kernels.py"
-    done = python(script, "--shapes", "lite", "--repeats", "1", "--json")
+    done = python(script, "--shapes", "lite", "--repeats", "1", "--json", timeout=300)
     rows = json.loads(done.stdout)
     assert {row["name"] for row in rows} >= {"lite sdpa", "lite gla", "lite gated_delta", "lite simple_gla"}
     assert all(row["ratio"] > 0 for row in rows)
+    done = python(script, "--shapes", "lite", "--ops", "gla", "--repeats", "1", "--memory", "--json", timeout=300)
+    assert [row["name"] for row in json.loads(done.stdout)] == ["lite sdpa", "lite gla"]
+    assert all(row["peak_mib"] > 1 for row in json.loads(done.stdout))
+    done = python(script, "--versus", "--ops", "gla,gated_delta", "--repeats", "1", "--json", timeout=300)
+    rows = json.loads(done.stdout)
+    assert len(rows) == 4
+    assert all(row["ratio"] > 1 and row["difference"] < 1e-5 for row in rows)
