@@ -110,24 +110,25 @@ def test_nearly_parallel_keys(op, beta):
     assert max(map(error, got, wanted)) < 1e-3
 
 
-def test_halving_gives_the_products_of_decays():
-    """Weights, readers and writers against cumulative products, for two readers and three writers."""
+@pytest.mark.parametrize("decayed", [1, 2])
+def test_halving_gives_the_products_of_decays(decayed):
+    """Weights, readers and writers against quotients of cumulative products, for two readers and three writers."""
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape):
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
-    reads, writes, decay = random(3, 8, 2, 5), random(3, 8, 3, 5), random(3, 8, 5)
-    readers, writers, weights = reads.clone(), writes.clone(), torch.zeros(3, 16, 24, dtype=torch.float64)
-    over, levels = halve(readers, writers, decay, weights)
+    reads, writes, decay, weights = random(3, 8, 2, 5), random(3, 8, 3, 5), random(3, 8, 5), random(3, 16, 24)
+    readers, writers, over = halve(reads, writes, decay, decayed, weights)
     total = decay.cumprod(1)
-    assert torch.allclose(over, total[:, -1]) and levels == []
-    before = total / decay  # these readers start without their own step's decay
-    assert torch.allclose(readers, reads * before.unsqueeze(2))
+    before = torch.stack((total, total if decayed == 2 else total / decay), 2)  # up to a step, for each of its readers
+    assert torch.allclose(over, total[:, -1])
+    assert torch.allclose(readers, reads * before)
     assert torch.allclose(writers, writes * (total[:, -1:] / total).unsqueeze(2))
-    wanted = torch.einsum("mird,mjsd,mijd->mirjs", reads, writes, before.unsqueeze(2) / total.unsqueeze(1))
-    lower = torch.ones(8, 8, dtype=torch.float64).tril(-1)[:, None, :, None]
-    assert torch.allclose(weights.view(3, 8, 2, 8, 3), wanted * lower)
+    wanted = torch.einsum("mird,mjsd,mirjd->mirjs", reads, writes, before.unsqueeze(3) / total[:, None, None])
+    seen = torch.ones(8, 8, dtype=torch.float64).tril(-1)[:, None].repeat(1, 2, 1)
+    seen[:, 0] += torch.eye(8, dtype=torch.float64)  # the query alone sees what its own step writes
+    assert torch.allclose(weights.view(3, 8, 2, 8, 3), wanted * seen.unsqueeze(-1))
 
 
 @pytest.mark.parametrize("op", OPS)

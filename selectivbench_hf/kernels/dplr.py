@@ -14,10 +14,9 @@ written stand side by side at each step: (M, C, 2, K) and (M, C, 2, V).
 
 import torch
 
-from .gated_delta import LONGEST_CHUNK, unit_lower_inverse
-from .halving import gate_gradient, halve, halve_back
-from .layout import chunk_length, compute_dtype, from_chunks, to_chunks
-from .simple_gla import preferred_chunk
+from .gated_delta import unit_lower_inverse
+from .halving import gate_gradient, halve, halve_back, preferred_chunk
+from .layout import by_chunk, chunk_length, compute_dtype, from_chunks, to_chunks
 
 QUERY, A = 0, 1  # the readers
 B, KEY = 0, 1  # the writers
@@ -29,7 +28,7 @@ def dplr(q, k, v, a, b, g, scale=None, initial_state=None, chunk=None):
     Returns o (B, T, H, V) in v's type and the last state (B, H, K, V) in float32 (float64 if an input is).
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    chunk = chunk or preferred_chunk(q.shape[-1], v.shape[-1], LONGEST_CHUNK)
+    chunk = chunk or preferred_chunk(q.shape[-1], v.shape[-1])
     return _DPLR.apply(q, k, v, a, b, g, initial_state, scale, chunk_length(q.shape[1], chunk))
 
 
@@ -50,12 +49,8 @@ class _DPLR(torch.autograd.Function):
             to_chunks(v, length, dtype, out=written[..., KEY, :])
             decay, reads, writes, written = (x.flatten(0, 2) for x in (decay, reads, writes, written))
 
-            readers, writers = reads.clone(), writes.clone()
-            readers[:, :, QUERY].mul_(decay)
-            weights = decay.new_zeros(len(decay), length, 2, 2 * length)
-            own = weights[:, :, QUERY].unflatten(2, (length, 2)).diagonal(dim1=1, dim2=2)  # (M, 2, C)
-            own.copy_(torch.linalg.vecdot(reads[:, :, QUERY].unsqueeze(2), writes).transpose(1, 2))
-            over, _ = halve(readers, writers, decay, weights.flatten(1, 2))
+            weights = decay.new_empty(len(decay), length, 2, 2 * length)
+            readers, writers, over = halve(reads, writes, decay, 1, weights.flatten(1, 2))
             inverse = unit_lower_inverse(weights[:, :, A, B::2].neg())
             key_weights = weights[:, :, A, KEY::2].contiguous()
             found = torch.bmm(key_weights, written[:, :, KEY])
@@ -63,16 +58,18 @@ class _DPLR(torch.autograd.Function):
             states = decay.new_empty(chunks + 1, batch * heads, keys, values)
             states[0].zero_() if initial_state is None else states[0].copy_(initial_state.flatten(0, 1))
             out = decay.new_empty(len(decay), length, values)
-            parts = found, written, out, inverse, weights, readers, writers, over.unsqueeze(-1)
-            scan = zip(*(x.unflatten(0, (chunks, -1)) for x in parts), strict=True)
-            for n, (found_n, written_n, out_n, inverse_n, weights_n, readers_n, writers_n, over_n) in enumerate(scan):
+            parts = found, written, out, inverse, weights, readers, writers.flatten(1, 2), over.unsqueeze(-1)
+            for n, part in enumerate(by_chunk(chunks, *parts)):
+                found_n, written_n, out_n, inverse_n, weights_n, readers_n, writers_n, over_n = part
                 found_n.baddbmm_(readers_n[:, :, A], states[n])
                 written_n[:, :, B] = torch.bmm(inverse_n, found_n)
                 all_n = written_n.flatten(1, 2)
-                torch.mul(states[n], over_n, out=states[n + 1]).baddbmm_(writers_n.flatten(1, 2).transpose(1, 2), all_n)
+                torch.mul(states[n], over_n, out=states[n + 1]).baddbmm_(writers_n.transpose(1, 2), all_n)
                 torch.bmm(readers_n[:, :, QUERY], states[n], out=out_n).baddbmm_(weights_n[:, :, QUERY], all_n)
             result = from_chunks(out.view(chunks, batch, heads, length, values), steps, v.dtype)
-        ctx.save_for_backward(reads, writes, written, decay, weights, key_weights, inverse, states)
+        ctx.save_for_backward(
+            reads, writes, readers, writers, over, written, decay, weights, key_weights, inverse, states
+        )
         ctx.shapes = (batch, steps, heads, scale)
         ctx.types = [x.dtype for x in (q, k, v, a, b, g)]
         ctx.initial = None if initial_state is None else (initial_state.shape, initial_state.dtype)
@@ -81,31 +78,29 @@ class _DPLR(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlast):
-        reads, writes, written, decay, weights, key_weights, inverse, states = ctx.saved_tensors
+        reads, writes, readers, writers, over, written, decay, weights, key_weights, inverse, states = (
+            ctx.saved_tensors
+        )
         batch, steps, heads, scale = ctx.shapes
         length, keys = decay.shape[1:]
         chunks = states.shape[0] - 1
         doc = to_chunks(do, length, decay.dtype).flatten(0, 2)
-        # the sweep again, now keeping what each level multiplied: cheaper than holding it between the two passes
-        readers, writers = reads.clone(), writes.clone()
-        readers[:, :, QUERY].mul_(decay)
-        over, levels = halve(readers, writers, decay, keep=True)
 
         # the scan backwards; `dfound` is the gradient of what the triangular system is solved for
         dreaders, dwriters = torch.empty_like(reads), torch.empty_like(writes)
         dwritten, dfound = torch.empty_like(written), torch.empty_like(doc)
         dstate = dlast.flatten(0, 1).to(decay.dtype).clone()
         end = (dstate * states[-1]).sum(-1).view(batch, heads, keys)
-        parts = doc, dwritten, dfound, dreaders, dwriters, written, inverse, weights, readers, writers, over.unsqueeze(-1)
-        scan = list(zip(*(x.unflatten(0, (chunks, -1)) for x in parts), strict=True))
+        given = by_chunk(chunks, doc, written, inverse, weights, readers, writers.flatten(1, 2), over.unsqueeze(-1))
+        sought = by_chunk(chunks, dwritten, dfound, dreaders, dwriters.flatten(1, 2))
         for n in range(chunks - 1, -1, -1):
-            do_n, dwritten_n, dfound_n, dreaders_n, dwriters_n, written_n, inverse_n, weights_n, *rest = scan[n]
-            readers_n, writers_n, over_n = rest
+            do_n, written_n, inverse_n, weights_n, readers_n, writers_n, over_n = given[n]
+            dwritten_n, dfound_n, dreaders_n, dwriters_n = sought[n]
             state_t, dall = states[n].transpose(1, 2), dwritten_n.flatten(1, 2)
             torch.bmm(weights_n[:, :, QUERY].transpose(1, 2), do_n, out=dall)
-            dall.baddbmm_(writers_n.flatten(1, 2), dstate)
+            dall.baddbmm_(writers_n, dstate)
             torch.bmm(inverse_n.transpose(1, 2), dwritten_n[:, :, B], out=dfound_n)
-            torch.bmm(written_n.flatten(1, 2), dstate.transpose(1, 2), out=dwriters_n.flatten(1, 2))
+            torch.bmm(written_n.flatten(1, 2), dstate.transpose(1, 2), out=dwriters_n)
             dreaders_n[:, :, QUERY] = torch.bmm(do_n, state_t)
             dreaders_n[:, :, A] = torch.bmm(dfound_n, state_t)
             dstate.mul_(over_n).baddbmm_(readers_n[:, :, QUERY].transpose(1, 2), do_n)
@@ -114,14 +109,9 @@ class _DPLR(torch.autograd.Function):
         dv = torch.baddbmm(dwritten[:, :, KEY], key_weights.transpose(1, 2), dfound)
         dweights, written_t = torch.empty_like(weights), written.flatten(1, 2).transpose(1, 2)
         dweights[:, :, QUERY], dweights[:, :, A] = torch.bmm(doc, written_t), torch.bmm(dfound, written_t)
-        halve_back(dreaders, dwriters, dweights.flatten(1, 2), levels)
+        dgates = halve_back(reads, writes, decay, 1, dreaders, dwriters, dweights.flatten(1, 2))
+        dg = gate_gradient(*dgates, end)
         dq, da = dreaders.unbind(2)
-        own = dweights[:, :, QUERY].unflatten(2, (length, 2)).diagonal(dim1=1, dim2=2).transpose(1, 2).unsqueeze(-1)
-        dq.mul_(decay).add_((own * writes).sum(2))
-        dwriters.addcmul_(own, reads[:, :, QUERY : QUERY + 1])
-
-        per_step = (reads * dreaders).sub_(writes * dwriters).sum(2)
-        dg = gate_gradient(per_step, end, chunks).sub_((reads[:, :, A] * da).view(chunks, batch, heads, length, keys))
         dinitial = None
         if ctx.initial is not None:
             shape, dtype = ctx.initial

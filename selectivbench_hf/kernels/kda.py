@@ -14,10 +14,9 @@ Axes: B batch, T time, G key heads, H value heads, K key channels, V value chann
 
 import torch
 
-from .gated_delta import LONGEST_CHUNK, unit_lower_inverse
-from .halving import gate_gradient, halve, halve_back
-from .layout import chunk_length, compute_dtype, from_chunks, to_chunks
-from .simple_gla import preferred_chunk
+from .gated_delta import unit_lower_inverse
+from .halving import gate_gradient, halve, halve_back, preferred_chunk
+from .layout import by_chunk, chunk_length, compute_dtype, from_chunks, to_chunks
 
 QUERY, KEY = 0, 1  # the readers
 
@@ -32,7 +31,7 @@ def kda(q, k, v, g, beta, scale=None, initial_state=None, chunk=None):
     heads = v.shape[2]
     if q.shape[2] != heads:
         q, k = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (q, k))
-    chunk = chunk or preferred_chunk(q.shape[-1], v.shape[-1], LONGEST_CHUNK)
+    chunk = chunk or preferred_chunk(q.shape[-1], v.shape[-1])
     return _KDA.apply(q, k, v, g, beta, initial_state, scale, chunk_length(q.shape[1], chunk))
 
 
@@ -52,24 +51,22 @@ class _KDA(torch.autograd.Function):
             to_chunks(k, length, dtype, out=qk[..., KEY, :])
             decay, qk = decay.flatten(0, 2), qk.flatten(0, 2)  # (M, C, K), (M, C, 2, K)
 
-            weights = decay.new_zeros(len(qk), length, 2, length)
-            weights[:, :, QUERY].diagonal(dim1=1, dim2=2).copy_(torch.linalg.vecdot(qk[:, :, QUERY], qk[:, :, KEY]))
-            readers, writers = qk * decay.unsqueeze(2), qk[:, :, KEY:].clone()
-            over, _ = halve(readers, writers, decay, weights.flatten(1, 2))
+            weights = decay.new_empty(len(qk), length, 2, length)
+            readers, writers, over = halve(qk, qk[:, :, KEY:], decay, 2, weights.flatten(1, 2))
             inverse = unit_lower_inverse(weights[:, :, KEY] * bc)
 
             states = decay.new_empty(chunks + 1, batch * heads, keys, values)
             states[0].zero_() if initial_state is None else states[0].copy_(initial_state.flatten(0, 1))
             writes, out = torch.empty_like(errors), torch.empty_like(errors)
             parts = errors, writes, out, bc, inverse, weights, readers, writers.squeeze(2), over.unsqueeze(-1)
-            scan = zip(*(x.unflatten(0, (chunks, -1)) for x in parts), strict=True)
-            for n, (error, write, out_n, beta_n, inverse_n, weights_n, readers_n, writers_n, over_n) in enumerate(scan):
+            for n, part in enumerate(by_chunk(chunks, *parts)):
+                error, write, out_n, beta_n, inverse_n, weights_n, readers_n, writers_n, over_n = part
                 error.baddbmm_(readers_n[:, :, KEY], states[n], alpha=-1)
                 torch.bmm(inverse_n, error * beta_n, out=write)
                 torch.mul(states[n], over_n, out=states[n + 1]).baddbmm_(writers_n.transpose(1, 2), write)
                 torch.bmm(readers_n[:, :, QUERY], states[n], out=out_n).baddbmm_(weights_n[:, :, QUERY], write)
             result = from_chunks(out.view(chunks, batch, heads, length, values), steps, v.dtype)
-        ctx.save_for_backward(qk, errors, writes, bc, decay, weights, inverse, states)
+        ctx.save_for_backward(qk, readers, writers, over, errors, writes, bc, decay, weights, inverse, states)
         ctx.shapes = (batch, steps, heads, scale)
         ctx.types = [x.dtype for x in (q, k, v, g, beta)]
         ctx.initial = None if initial_state is None else (initial_state.shape, initial_state.dtype)
@@ -78,26 +75,23 @@ class _KDA(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlast):
-        qk, errors, writes, bc, decay, weights, inverse, states = ctx.saved_tensors
+        qk, readers, writers, over, errors, writes, bc, decay, weights, inverse, states = ctx.saved_tensors
         batch, steps, heads, scale = ctx.shapes
         length, keys = decay.shape[1:]
         chunks = states.shape[0] - 1
         doc = to_chunks(do, length, decay.dtype).flatten(0, 2)
-        # the sweep again, now keeping what each level multiplied: cheaper than holding it between the two passes
-        readers, writers = qk * decay.unsqueeze(2), qk[:, :, KEY:].clone()
-        over, levels = halve(readers, writers, decay, keep=True)
 
         # the scan backwards; `inner` is Z, and beta Z the gradient of the errors and so of v
         dreaders, dwriters = torch.empty_like(qk), torch.empty_like(decay)
         inner, dv = torch.empty_like(errors), torch.empty_like(errors)
         dstate = dlast.flatten(0, 1).to(decay.dtype).clone()
         end = (dstate * states[-1]).sum(-1).view(batch, heads, keys)
-        parts = doc, inner, dv, dreaders, dwriters, writes, bc, inverse, weights, readers, writers.squeeze(2), over.unsqueeze(-1)
-        scan = list(zip(*(x.unflatten(0, (chunks, -1)) for x in parts), strict=True))
-        dwrite = torch.empty_like(scan[0][0])
+        given = by_chunk(chunks, doc, writes, bc, inverse, weights, readers, writers.squeeze(2), over.unsqueeze(-1))
+        sought = by_chunk(chunks, inner, dv, dreaders, dwriters)
+        dwrite = torch.empty_like(given[0][0])
         for n in range(chunks - 1, -1, -1):
-            do_n, inner_n, dv_n, dreaders_n, dwriters_n, write, beta_n, inverse_n, weights_n, *rest = scan[n]
-            readers_n, writers_n, over_n = rest
+            do_n, write, beta_n, inverse_n, weights_n, readers_n, writers_n, over_n = given[n]
+            inner_n, dv_n, dreaders_n, dwriters_n = sought[n]
             state_t = states[n].transpose(1, 2)
             torch.bmm(weights_n[:, :, QUERY].transpose(1, 2), do_n, out=dwrite).baddbmm_(writers_n, dstate)
             torch.bmm(write, dstate.transpose(1, 2), out=dwriters_n)
@@ -114,15 +108,9 @@ class _KDA(torch.autograd.Function):
         dweights = torch.empty_like(weights)
         dweights[:, :, QUERY] = torch.bmm(doc, writes_t)
         torch.mul(dpairs, bc, out=dweights[:, :, KEY])
-        halve_back(dreaders, dwriters.unsqueeze(2), dweights.flatten(1, 2), levels)
-        dreaders.mul_(decay.unsqueeze(2))
+        dgates = halve_back(qk, qk[:, :, KEY:], decay, 2, dreaders, dwriters.unsqueeze(2), dweights.flatten(1, 2))
+        dg = gate_gradient(*dgates, end)
         dq, dk = dreaders.unbind(2)
-        own = dweights[:, :, QUERY].diagonal(dim1=1, dim2=2).unsqueeze(-1)
-        dq.addcmul_(own, qk[:, :, KEY])
-        dwriters.addcmul_(own, qk[:, :, QUERY])
-
-        per_step = (qk * dreaders).sum(2).addcmul_(qk[:, :, KEY], dwriters, value=-1)
-        dg = gate_gradient(per_step, end, chunks)
         dinitial = None
         if ctx.initial is not None:
             shape, dtype = ctx.initial

@@ -38,6 +38,11 @@ def from_chunks(x: torch.Tensor, steps: int, dtype: torch.dtype) -> torch.Tensor
     return out
 
 
+def by_chunk(chunks: int, *tensors: torch.Tensor) -> list[tuple]:
+    """For each of N chunks the parts (B H, ...) of tensors (N B H, ...): views."""
+    return list(zip(*(x.unflatten(0, (chunks, -1)) for x in tensors), strict=True))
+
+
 def compute_dtype(*tensors: torch.Tensor | None) -> torch.dtype:
     """float64 if any is, else float32: states, gates and products are never held in half precision."""
     return torch.float64 if any(t is not None and t.dtype == torch.float64 for t in tensors) else torch.float32
