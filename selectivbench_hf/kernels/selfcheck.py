@@ -29,7 +29,7 @@ def check_kernels(config, device, precision: str = "fp32", train: bool = True) -
     from ..models.mixers import get_mixer
 
     mixer = get_mixer(config.mixer)
-    if mixer.family != "lrm":
+    if not mixer.needs_fla:
         return {"status": "not needed", "why": f"{config.mixer} has no kernels of flash-linear-attention"}
     device = torch.device(device)
     modes = [(True, precision), (False, "fp32")] if train else [(False, "fp32")]
@@ -38,7 +38,7 @@ def check_kernels(config, device, precision: str = "fp32", train: bool = True) -
     for training, wanted in modes:
         for steps in STEPS:
             here, layers = _run(config, device, wanted, training, steps)
-            lower = lower or computed_in(layers)
+            lower = lower or _lower_precision(layers, device)
             reference, _ = _run(config, torch.device("cpu"), "fp32", training, steps)
             bounds = BOUNDS[lower or wanted]
             for kind, name, error in _errors(here, reference):
@@ -61,12 +61,6 @@ def check_kernels(config, device, precision: str = "fp32", train: bool = True) -
         **{f"largest_{kind}_error": error for kind, (error, _) in worst.items() if kind == "output" or train},
         **({"largest_gradient_error_of": worst["gradient"][1]} if train else {}),
     }
-
-
-def computed_in(model) -> str | None:
-    """ "bf16" if some layer had its kernels compute in lower precision than it was asked for (fla's delta-rule kernels refuse float32)."""
-    modules = (m for part in (model if isinstance(model, list) else [model]) for m in part.modules())
-    return next((found for m in modules if (found := getattr(m, "kernels_computed_in", None))), None)
 
 
 def told(result: dict) -> str:
@@ -116,6 +110,12 @@ def _run(config, device, precision, training, steps):
         for index, layer in enumerate(layers):
             found |= {f"layer {index}'s {name}": p.grad for name, p in layer.named_parameters() if p.grad is not None}
     return {name: value.detach().float().cpu() for name, value in found.items()}, layers
+
+
+def _lower_precision(layers, device) -> str | None:
+    """ "bf16" if the layers round what they give their kernels on CUDA, whatever they were asked for (models.layers.delta)."""
+    rounded = any(getattr(m, "computes_in", None) == "bfloat16" for layer in layers for m in layer.modules())
+    return "bf16" if rounded and device.type == "cuda" else None
 
 
 def _errors(here, reference):
