@@ -6,6 +6,7 @@ from models_helper import WIDTH
 
 from selectivbench_hf import kernels
 from selectivbench_hf.errors import InputError
+from selectivbench_hf.kernels.log_linear import log_linear
 from selectivbench_hf.kernels.scan import selective_scan
 from selectivbench_hf.kernels.simple_gla import simple_gla
 from selectivbench_hf.models import check_mixer
@@ -16,7 +17,8 @@ pytest.importorskip("triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
 
-MAMBAS = ["mamba", "mamba2"]
+MAMBAS = ["mamba", "mamba2", "log_linear_mamba2"]
+STATES = {"log_linear_mamba2": 64}  # what its kernel on CUDA takes
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +29,7 @@ def _enabled():
 def built(mixer, seed=0, **knobs):
     """A layer of width 32."""
     torch.manual_seed(seed)
-    return build_mixer(mixer, WIDTH, 4, 0, {"state_size": 16, **knobs}).eval()
+    return build_mixer(mixer, WIDTH, 4, 0, {"state_size": STATES.get(mixer, 16), **knobs}).eval()
 
 
 def parameters(layer):
@@ -56,10 +58,10 @@ def state_after(layer, *pieces):
 
 def kept(layer):
     """What a step with an input of zero leaves of each number of the state. The layer has no convolution, so it writes nothing."""
-    start = torch.randn(1, 5, WIDTH)
+    start = torch.randn(1, 4, WIDTH)  # an even number: the next step merges no blocks of log-linear attention
     before, _ = state_after(layer, start)
     after, _ = state_after(layer, start, torch.zeros(1, 1, WIDTH))
-    return after / before
+    return after[before != 0] / before[before != 0]
 
 
 @pytest.mark.parametrize("mixer", MAMBAS)
@@ -82,7 +84,12 @@ def last_step(layer, x, monkeypatch):
         seen.extend((torch.ones(1) if g is None else g[:, -1, :, None, None].exp(), k[:, -1]))
         return simple_gla(q, k, v, g, *rest)
 
+    def levels(q, k, v, g, *rest):
+        seen.extend((g[:, -1, :, None, None].exp(), k[:, -1]))
+        return log_linear(q, k, v, g, *rest)
+
     with monkeypatch.context() as patched:
+        patched.setattr(kernels.log_linear_mamba2, "log_linear", levels)
         patched.setattr(kernels.mamba, "selective_scan", scan)
         patched.setattr(kernels.mamba2, "simple_gla", gla)
         state_after(layer, x)
@@ -94,7 +101,7 @@ def last_step(layer, x, monkeypatch):
 def test_conv_size_is_how_many_steps_meet_before_the_state(mixer, size, monkeypatch):
     """1 stands for no convolution. A step's key is a function of what the convolution lets it see."""
     layer = built(mixer, **({"use_short_conv": False} if size == 1 else {"conv_size": size}))
-    conv = {"conv1d.weight", "conv1d.bias"}
+    conv = {name for name in parameters(built(mixer)) if name.startswith("conv1d.")}
     if size == 1:
         assert differing(layer, built(mixer)) == conv
     else:
@@ -110,7 +117,7 @@ def test_conv_size_is_how_many_steps_meet_before_the_state(mixer, size, monkeypa
 @pytest.mark.parametrize("mixer", MAMBAS)
 def test_without_the_output_gate_its_rows_are_gone(mixer):
     layer, without = built(mixer), built(mixer, use_output_gate=False)
-    assert differing(layer, without) == {"in_proj.weight"}
+    assert differing(layer, without) - {"in_proj.bias"} == {"in_proj.weight"}
     inner = 2 * WIDTH
     gate = slice(inner, 2 * inner) if mixer == "mamba" else slice(0, inner)
     rest = torch.ones(len(layer.in_proj.weight), dtype=torch.bool)
@@ -152,12 +159,18 @@ def test_initial_decay_is_what_a_step_leaves(mixer, how, decay):
     assert torch.allclose(left, torch.tensor(decay), rtol=1e-4)
 
 
-@pytest.mark.parametrize("mixer", MAMBAS)
-@pytest.mark.parametrize("size", [3, 16, 40])
-def test_state_size_and_expand_are_the_sides_of_the_state(mixer, size):
-    for expand in (1, 1.5, 2):
-        state, _ = state_after(built(mixer, state_size=size, expand=expand), torch.randn(1, 5, WIDTH))
-        assert state.shape[-1] == size and state.numel() == expand * WIDTH * size
+@pytest.mark.parametrize(
+    ("mixer", "size", "expand"),
+    [(m, n, e) for m in ("mamba", "mamba2") for n in (3, 16, 40) for e in (1, 1.5, 2)]
+    + [("log_linear_mamba2", n, e) for n in (64, 128) for e in (1, 2)],
+)
+def test_state_size_and_expand_are_the_sides_of_the_state(mixer, size, expand):
+    layer = built(mixer, state_size=size, expand=expand)
+    state, _ = state_after(layer, torch.randn(1, 5, WIDTH))
+    matrices = 14 if mixer == "log_linear_mamba2" else 1  # of which 2 are in use after 5 steps
+    assert state.numel() == matrices * expand * WIDTH * size and size in state.shape[-2:]
+    if matrices > 1:
+        assert state.flatten(2).any(-1).squeeze(0).tolist() == [n in (0, 2) for n in range(14)]
 
 
 BAD = [
@@ -174,8 +187,15 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("mixer", MAMBAS)
-@pytest.mark.parametrize(("knobs", "text"), BAD)
+@pytest.mark.parametrize(
+    ("mixer", "knobs", "text"),
+    [(mixer, knobs, text) for mixer in MAMBAS for knobs, text in BAD]
+    + [
+        ("log_linear_mamba2", {"state_size": 32}, "state_size is 32; it must be a multiple of 64"),
+        ("log_linear_mamba2", {"expand": 3}, r"expand \* hidden_size / num_heads \(24\) must be a power of two"),
+        ("log_linear_mamba2", {"head_dim": 32}, "unknown mixer argument 'head_dim'"),
+    ],
+)
 def test_wrong_values_are_one_sentence(mixer, knobs, text):
     with pytest.raises(InputError, match=text) as caught:
         check_mixer(mixer, WIDTH, None, knobs)

@@ -51,8 +51,21 @@ def decay_and_step(layer, dt):
     step = _step(layer, dt)
     if layer.A_log is None:
         return None, step
-    decay_step = _step(layer, torch.zeros_like(dt)) if getattr(layer, "decay", "learned") == "fixed" else step
+    decay_step = step
+    if getattr(layer, "decay", "learned") == "fixed":
+        decay_step = _step(layer, dt_at_zero(layer).to(dt.dtype)).expand_as(step)
     return decay_step * -layer.A_log.to(dt.dtype).exp(), step
+
+
+def dt_at_zero(layer):
+    """The projected dt for an input of zero, (H,)."""
+    bias, behind = (
+        layer.in_proj.bias,
+        getattr(layer, "num_lambda_dims", 0),
+    )  # what log-linear Mamba-2 projects after dt
+    if bias is None:
+        return torch.zeros_like(layer.dt_bias)
+    return bias[len(bias) - layer.num_heads * (1 + behind) :][: layer.num_heads]
 
 
 def _step(layer, dt):

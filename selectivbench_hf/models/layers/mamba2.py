@@ -10,7 +10,7 @@ from fla.layers.utils import get_layer_cache, update_layer_cache
 from torch import nn
 from torch.nn import functional as F
 
-from ...kernels.mamba2 import ssd_forward
+from ...kernels.mamba2 import dt_at_zero, ssd_forward
 
 
 @contextlib.contextmanager
@@ -25,15 +25,15 @@ def quiet(module):
         logger.setLevel(before)
 
 
-def turn_state_space(layer, dt_bias, decay, initial_decay, use_short_conv) -> None:
-    """Knobs of a layer whose state decays by exp(-exp(A_log) dt) a step, where dt is softplus(dt_bias) for an input of zero.
+def turn_state_space(layer, dt, decay, initial_decay, use_short_conv) -> None:
+    """Knobs of a layer whose state decays by exp(-exp(A_log) step), where the step for an input of zero is softplus(dt).
 
-    With decay="fixed" the decay's dt is that of an input of zero, while what is written keeps its own; with "none" there is no A_log.
+    With decay="fixed" that is the decay's step for any input, while what is written keeps its own; with "none" there is no A_log.
     """
     layer.decay = decay
     if initial_decay is not None:
         with torch.no_grad():
-            layer.A_log.copy_((math.log(-math.log(initial_decay)) - F.softplus(dt_bias).log()).expand_as(layer.A_log))
+            layer.A_log.copy_((math.log(-math.log(initial_decay)) - F.softplus(dt).log()).expand_as(layer.A_log))
     if decay == "none":
         layer.A_log = None
     if not use_short_conv:
@@ -60,7 +60,7 @@ class Mamba2(fla.layers.mamba2.Mamba2):
     def __init__(self, decay="learned", initial_decay=None, use_short_conv=True, use_output_gate=True, **kwargs):
         with quiet(fla.layers.mamba2):
             super().__init__(**kwargs)
-        turn_state_space(self, self.dt_bias, decay, initial_decay, use_short_conv)
+        turn_state_space(self, dt_at_zero(self) + self.dt_bias, decay, initial_decay, use_short_conv)
         if not use_output_gate:
             self.in_proj = rows_from(self.in_proj, self.intermediate_size, self.conv_dim + self.num_heads)
 
