@@ -16,6 +16,7 @@ from .layout import chunk_length, compute_dtype, from_chunks, to_chunks
 from .simple_gla import chunk_decays, preferred_chunk, simple_gla
 
 ITERATIONS = 30  # of conjugate gradients at most, as in fla
+BLOCK = 1 << 19  # numbers that an iteration should find in the cache again: 2 MB in float32
 
 
 def mesa(q, k, v, g, beta, ridge, key_state=None, value_state=None, iterations=ITERATIONS, chunk=None):
@@ -94,17 +95,20 @@ class _Systems:
         self.from_start = from_start.flatten(0, 2).unsqueeze(-1)
         self.ridge = ridge.expand(len(kc) * batch, heads, keys).reshape(-1, 1, keys)
 
-    def product(self, p):
-        """Every step's matrix times its row of p (M, C, K)."""
-        weights = torch.bmm(p, self.keys.transpose(1, 2)).mul_(self.inside)
-        return torch.bmm(p, self.before).mul_(self.from_start).baddbmm_(weights, self.keys).addcmul_(self.ridge, p)
-
     def solve(self, right, iterations):
         """Every step's inverse times its row of right (B, T, H, K)."""
-        rows = to_chunks(right, self.shape[3], right.dtype).flatten(0, 2)
-        return from_chunks(
-            conjugate_gradients(self.product, rows, iterations).view(self.shape), self.steps, right.dtype
-        )
+        x = to_chunks(right, self.shape[3], right.dtype).flatten(0, 2)
+        everything = self.keys, self.before, self.inside, self.from_start, self.ridge
+        size = max(1, BLOCK * len(x) // sum(part.numel() for part in (*everything, x)))
+        for part, *block in zip(*(tensor.split(size) for tensor in (x, *everything)), strict=True):
+            part.copy_(conjugate_gradients(lambda p, block=block: _products(p, *block), part, iterations))
+        return from_chunks(x.view(self.shape), self.steps, right.dtype)
+
+
+def _products(p, keys, before, inside, from_start, ridge):
+    """Every step's matrix times its row of p (M, C, K)."""
+    weights = torch.bmm(p, keys.transpose(1, 2)).mul_(inside)
+    return torch.bmm(p, before).mul_(from_start).baddbmm_(weights, keys).addcmul_(ridge, p)
 
 
 class _Solve(torch.autograd.Function):
