@@ -222,8 +222,11 @@ def check_disjoint(task, items: np.ndarray, held_out: np.ndarray, first_id: int)
 
 def _meeting(task, count, split, other, first, field):
     fits = f"{field} up to {first} would fit; or raise" if first else f"no {field} would fit; raise"
-    short = ("grammar", "num_items", "grammar") if task.family == "grammar" else ("task", "length", "vocabulary")
+    if task.family == "recall":
+        what, sequences, longer, larger = "task", f"{task.length} steps", "length", "vocabulary"
+    else:
+        what, sequences, longer, larger = "grammar", f"{task.num_items} items", "num_items", "grammar"
     return InputError(
-        f"{task.name}: {count} of the sequences in {split} stand in {other} too, so the splits are not disjoint: the {short[0]} has too few sequences "
-        f"of {task.num_items} items for these sizes. By what was seen so far {fits} {short[1]}, or take a larger {short[2]}"
+        f"{task.name}: {count} of the sequences in {split} stand in {other} too, so the splits are not disjoint: the {what} has too few sequences "
+        f"of {sequences} for these sizes. By what was seen so far {fits} {longer}, or take a larger {larger}"
     )

@@ -128,7 +128,9 @@ class RecallTask:
         return DATA_VERSION
 
     def _law(self) -> dict:
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name" and not f.name.startswith("num_t")}
+        own = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name != "name" and not f.name.startswith("num_t")
+        }
         del own["num_validation"]
         return {"data": self.data_version.split(".")[0], **own}
 
@@ -178,6 +180,11 @@ RECALL_FIELDS = tuple(f.name for f in fields(RecallTask) if f.name not in ("name
 OF_MQAR = ("num_pairs", "vocab_size", "alpha", "filler")
 
 
+def keywords_of(task: RecallTask) -> tuple[str, ...]:
+    """The builder keywords that a task takes."""
+    return tuple(name for name in RECALL_FIELDS if task.kind == "mqar" or name not in OF_MQAR)
+
+
 def catalogue() -> dict[str, RecallTask]:
     """The recall tasks by name."""
     small = {"num_train": 20_000, "num_validation": 1_000, "num_test": 1_000}
@@ -208,8 +215,8 @@ def from_dict(data: dict) -> RecallTask:
 def changed(task: RecallTask, keywords: dict) -> RecallTask:
     """The task with other fields. Raises InputError for a keyword that it has not."""
     for name in keywords:
-        if name not in RECALL_FIELDS:
-            raise unknown("task keyword", name, RECALL_FIELDS, task.name)
+        if name not in keywords_of(task):
+            raise unknown("task keyword", name, keywords_of(task), task.name)
     return replace(task, **keywords)
 
 
@@ -250,8 +257,6 @@ def _check(task: RecallTask) -> None:
         raise InputError(
             f"num_pairs={task.num_pairs} distinct keys need a vocab_size of at least {2 * (task.num_pairs + 1)}, got {task.vocab_size}"
         )
-    if task.filler == "clean" and task.vocab_size - 1 == 2 * task.num_pairs:
-        raise InputError(f"vocab_size={task.vocab_size} leaves no symbol for clean filler beside {task.num_pairs} pairs")
 
 
 # -- drawing -----------------------------------------------------------------------------------------------------------
@@ -276,7 +281,9 @@ class RecallSplit:
     @staticmethod
     def join(task, parts) -> RecallSplit:
         """The sequences of all parts, one after another."""
-        return RecallSplit(*(np.concatenate([getattr(p, n) for p in parts]) for n in ("input_ids", "labels", "lengths")))
+        return RecallSplit(
+            *(np.concatenate([getattr(p, n) for p in parts]) for n in ("input_ids", "labels", "lengths"))
+        )
 
     def steps(self) -> np.ndarray:
         """(N,) int64: steps of each sequence."""
@@ -310,12 +317,10 @@ def _block(task, split, block):
 
 
 def _mqar(task, split, count, source):
-    length, pairs, half = task.length, task.num_pairs, task.vocab_size // 2
-    dtype = np.uint16
+    length, pairs, half, dtype = task.length, task.num_pairs, task.vocab_size // 2, np.uint16
     ids, labels = np.zeros((count, length), dtype), np.full((count, length), IGNORED, np.int16)
     slots = (length - 2 * pairs) // 2
-    with np.errstate(divide="ignore"):
-        log_weight = (task.alpha - 1) * np.log(np.arange(1, slots + 1))
+    log_weight = (task.alpha - 1) * np.log(np.arange(1, slots + 1))
     for first in range(0, count, ROWS):
         rows = min(ROWS, count - first)
         here = np.arange(rows)
@@ -359,7 +364,7 @@ def _ordered_slots(source, rows, log_weight):
     Sorting log weight plus Gumbel noise does that (all of it: a partition would not keep the order). Rounded to 2^-30, so that the last
     bit of a logarithm has no effect but by chance hits of a rounding boundary.
     """
-    uniform = ((source.random_raw(rows * log_weight.size) >> np.uint64(11)) + 0.5) / 2**53
+    uniform = ((source.random_raw(rows * log_weight.size) >> np.uint64(12)) + 0.5) / 2**52  # never 0 or 1
     keys = log_weight - np.log(-np.log(uniform.reshape(rows, -1)))
     return np.argsort(-np.round(keys * 2**30).astype(np.int64), axis=1, kind="stable")
 

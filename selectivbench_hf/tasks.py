@@ -46,7 +46,7 @@ def _recall_tasks() -> dict[str, RecallTask]:
 
 def keywords_of(name: str) -> tuple[str, ...]:
     """The builder keywords that a task of the catalogue takes."""
-    return recall.RECALL_FIELDS if name in _recall_tasks() else TASK_FIELDS
+    return recall.keywords_of(_recall_tasks()[name]) if name in _recall_tasks() else TASK_FIELDS
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,7 @@ class Task:
     @property
     def fingerprint(self) -> str:
         """SHA-256 (64 hex digits) over every parameter that decides a byte of the data or of the scores; the name is none of them."""
-        return digest(
-            {**self._law(), "train_gap": self.train_gap, "test_gaps": self.test_gaps, "splits": self.splits}
-        )
+        return digest({**self._law(), "train_gap": self.train_gap, "test_gaps": self.test_gaps, "splits": self.splits})
 
     def split_fingerprint(self, split: str) -> str:
         """The same for one split: two tasks whose split is the same to the byte share it."""
@@ -304,7 +302,7 @@ def get_task(task, **keywords) -> Task | RecallTask:
     grammar = keywords.pop("grammar", None)
     for name in keywords:
         if name not in TASK_FIELDS:
-            raise unknown("task keyword", name, TASK_FIELDS)
+            raise unknown("task keyword", name, TASK_FIELDS, base.name)
     if "train_gap" in keywords:
         keywords["train_gap"] = read_gap_law(keywords["train_gap"])
     if grammar is not None:
