@@ -12,12 +12,14 @@ import importlib.metadata
 import torch
 
 from ..errors import KernelMismatch
+from . import enable
 
 STEPS = (48, 160)  # the recurrent form, and the chunked one with a last chunk that is not full
 BATCH = 2
 # Largest relative error (2-norm) of outputs and of gradients. Products of float32 are TF32 in Triton, with 10 bits of mantissa; bfloat16 has
-# 7, and the linear maps around the kernels round as well. A wrong kernel is off by tenths.
-BOUNDS = {"fp32": {"output": 5e-3, "gradient": 2e-2}, "bf16": {"output": 4e-2, "gradient": 1e-1}}
+# 7, and the linear maps around the kernels round as well. The CPU in bf16 is up to 0.014 and 0.1 off (RWKV-6, whose norm enlarges small
+# outputs), float32 as TF32 an eighth of it. What wrong kernels have given was off by far more, or NaN.
+BOUNDS = {"fp32": {"output": 1e-2, "gradient": 5e-2}, "bf16": {"output": 5e-2, "gradient": 0.25}}
 FLOOR = 0.05  # a gradient smaller than this part of the largest is measured against that: sums that nearly cancel keep few digits
 
 
@@ -31,6 +33,7 @@ def check_kernels(config, device, precision: str = "fp32", train: bool = True) -
     mixer = get_mixer(config.mixer)
     if not mixer.needs_fla:
         return {"status": "not needed", "why": f"{config.mixer} has no kernels of flash-linear-attention"}
+    enable()
     device = torch.device(device)
     modes = [(True, precision), (False, "fp32")] if train else [(False, "fp32")]
     worst = {"output": (0.0, ""), "gradient": (0.0, "")}
