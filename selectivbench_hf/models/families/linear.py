@@ -31,12 +31,10 @@ def linear_attention(hidden_size, num_heads, layer_idx, state_size=None, expand=
 
 
 def linear_attention_state(layer) -> int:
-    """Feature maps may widen the keys; with do_feature_map_norm their sum is carried too."""
-    import torch
-
-    weight = layer.k_proj.weight
-    with torch.no_grad():
-        features = layer.feature_map_k(weight.new_zeros(1, layer.head_k_dim)).shape[-1]
+    """Two feature maps widen the keys; with do_feature_map_norm the sum of the keys is carried too."""
+    feature_map = layer.feature_map_k
+    wider = {"HedgehogFeatureMap": 2, "DPFPFeatureMap": 2 * getattr(feature_map, "nu", 0)}
+    features = layer.head_k_dim * wider.get(type(feature_map).__name__, 1)
     return layer.num_heads * features * (layer.head_v_dim + bool(layer.do_feature_map_norm))
 
 
