@@ -4,7 +4,6 @@ _FLASH = "softmax attention through the package flash-attn, which needs a GPU"
 _NO_CPU = "no CPU form of its kernels here"
 
 NOT_OFFERED = {
-    "ABCAttention": f"memory in slots, written by a softmax over time; {_NO_CPU}; gated slot attention is its successor",
     "Attention": f"{_FLASH}; `transformer` and `sliding_window` are this through torch",
     "BasedLinearAttention": f"linear attention on Taylor features of second order, 273 for a key of 16 channels; {_NO_CPU}",
     "BitAttention": f"{_FLASH}, with ternary weights: a question of number formats, not of mixing",
