@@ -39,7 +39,7 @@ def compiled_form_runs() -> bool:
     if importlib.util.find_spec("numba") is not None:
         return True
     print(
-        "Mamba's scan runs in torch, because numba is not installed: pip install 'selectivbench_hf[scan]' makes it about 10 times faster",
+        "Mamba's scan runs in torch, because numba is not installed: pip install 'selectivbench_hf[scan]' makes it about 6 times faster",
         file=sys.stderr,
     )
     return False

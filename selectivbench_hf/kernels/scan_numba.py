@@ -8,6 +8,8 @@ Axes: B batch, T time, D channels, N state channels.
 """
 
 import concurrent.futures
+import sys
+import threading
 
 import numba
 import numpy as np
@@ -17,6 +19,9 @@ from .scan import LENGTH
 
 BLOCK = 128  # channels of the inner loop: fewer, and checking that arrays do not overlap takes longer than the loop
 TASKS = 16  # about how many there are, for small batches
+PATIENCE = 3.0  # seconds before compiling is explained
+
+_ran: set = set()  # tasks that have run in this process
 
 LOWEST = np.float32(-87.0)  # exp of less is below the normal numbers of float32
 LOG2E = np.float32(1.4426950408889634)
@@ -47,15 +52,15 @@ def _exp_(x):
 _exp = _compile(_exp_, inline="always")
 
 
-def _forward_task(u, dt, A, key, query, kept, y, b, first, last):
+def _forward_task(length, u, dt, A, key, query, kept, y, b, first, last):
     steps, states = u.shape[1], A.shape[0]
     state = np.empty((states, BLOCK), np.float32)
     for d0 in range(first, last, BLOCK):
         width = min(BLOCK, last - d0)
         state[:, :width] = kept[b, 0, :, d0 : d0 + width]
         for t in range(steps):
-            if t % LENGTH == 0:
-                kept[b, t // LENGTH, :, d0 : d0 + width] = state[:, :width]
+            if t % length == 0:
+                kept[b, t // length, :, d0 : d0 + width] = state[:, :width]
             ub, dtb, yb = u[b, t, d0 : d0 + width], dt[b, t, d0 : d0 + width], y[b, t, d0 : d0 + width]
             yb[:] = 0
             for n in range(states):
@@ -68,15 +73,15 @@ def _forward_task(u, dt, A, key, query, kept, y, b, first, last):
         kept[b, -1, :, d0 : d0 + width] = state[:, :width]
 
 
-def _backward_task(u, dt, A, key, query, kept, dy, dstate, du, ddt, dA, dkey, dquery, b, share, first, last):
+def _backward_task(length, u, dt, A, key, query, kept, dy, dstate, du, ddt, dA, dkey, dquery, b, share, first, last):
     steps, states = u.shape[1], A.shape[0]
-    run = np.empty((LENGTH + 1, states, BLOCK), np.float32)
-    decay = np.empty((LENGTH, states, BLOCK), np.float32)
+    run = np.empty((length + 1, states, BLOCK), np.float32)
+    decay = np.empty((length, states, BLOCK), np.float32)
     for d0 in range(first, last, BLOCK):
         width = min(BLOCK, last - d0)
-        for span in range((steps - 1) // LENGTH, -1, -1):
-            t0 = span * LENGTH
-            count = min(LENGTH, steps - t0)
+        for span in range((steps - 1) // length, -1, -1):
+            t0 = span * length
+            count = min(length, steps - t0)
             run[0, :, :width] = kept[b, span, :, d0 : d0 + width]
             for i in range(count):
                 ub, dtb = u[b, t0 + i, d0 : d0 + width], dt[b, t0 + i, d0 : d0 + width]
@@ -123,20 +128,31 @@ def _shares(batch: int, width: int) -> list[tuple[int, int]]:
 
 
 def _run(task, arguments: list[tuple]) -> None:
-    threads = min(torch.get_num_threads(), len(arguments))
-    if threads == 1:
-        for each in arguments:
-            task(*each)
-        return
-    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda each: task(*each), arguments))
+    # the first call in a process compiles, unless it finds what an earlier one kept: say so if that takes long
+    word = threading.Timer(
+        PATIENCE, print, ["compiling Mamba's scan for this machine, once ..."], {"file": sys.stderr}
+    )
+    word.daemon = True
+    if task not in _ran:
+        word.start()
+    try:
+        threads = min(torch.get_num_threads(), len(arguments))
+        if threads == 1:
+            for each in arguments:
+                task(*each)
+        else:
+            with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+                list(pool.map(lambda each: task(*each), arguments))
+    finally:
+        word.cancel()
+    _ran.add(task)
 
 
 def forward(u, dt, A, B, C, kept, y) -> None:
     """float32, contiguous; A (N, D). Fills kept[:, 1:] (B, spans, N, D) and y (B, T, D)."""
     arrays = [x.detach().numpy() for x in (u, dt, A, B, C, kept, y)]
     shares = _shares(u.shape[0], u.shape[2])
-    _run(_forward_task, [(*arrays, b, *share) for b in range(u.shape[0]) for share in shares])
+    _run(_forward_task, [(LENGTH, *arrays, b, *share) for b in range(u.shape[0]) for share in shares])
 
 
 def backward(u, dt, A, B, C, kept, dy, dstate):
@@ -147,6 +163,6 @@ def backward(u, dt, A, B, C, kept, dy, dstate):
     dA = u.new_zeros(batch, *A.shape)
     dB, dC = (u.new_zeros(len(shares), batch, steps, A.shape[0]) for _ in range(2))
     arrays = [x.detach().numpy() for x in (u, dt, A, B, C, kept, dy, dstate, du, ddt, dA, dB, dC)]
-    tasks = [(*arrays, b, index, *share) for b in range(batch) for index, share in enumerate(shares)]
+    tasks = [(LENGTH, *arrays, b, index, *share) for b in range(batch) for index, share in enumerate(shares)]
     _run(_backward_task, tasks)
     return du, ddt, dA.sum(0), dB.sum(0), dC.sum(0)
