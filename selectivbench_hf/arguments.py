@@ -103,6 +103,9 @@ class TrainingArguments:
     num_heads: int | None = _f(None, "heads; default: the mixer's own choice for this width")
     block: str = _f("matched", "block around the mixer: matched (pre-norm + SwiGLU) or paper")
     mlp: bool | None = _f(None, "whether blocks have the MLP; default: the block's own way")
+    tie_word_embeddings: bool | None = _f(
+        None, "recall tasks: whether the head's weight is that of the symbols' embedding; default true"
+    )
     dropout: float = _f(0.2, "dropout on the residual branches")
     mixer_kwargs: dict = _f({}, "further arguments of the mixer, as JSON: '{\"expand\": 1.0}'")
     output_dir: str | None = _f(None, "run folder; default runs/TASK-MIXER, with a number when that exists")
@@ -179,9 +182,9 @@ def kinds() -> dict:
 
 def task_keywords() -> tuple[str, ...]:
     """Names of the builder keywords that get_task takes (each is a flag and a key of the file)."""
-    from .tasks import TASK_FIELDS
+    from .tasks import BUILDER_KEYWORDS
 
-    return TASK_FIELDS
+    return BUILDER_KEYWORDS
 
 
 # ---------------------------------------------------------------- values
@@ -317,6 +320,8 @@ def make_parser(prog=None, description=None):
     """argparse parser with one flag a field and one a builder keyword; every value stays text and is converted by `merge`."""
     import argparse
 
+    from .task_flags import FLAGS
+
     class Parser(argparse.ArgumentParser):
         def error(self, message):
             raise InputError(message)
@@ -330,7 +335,7 @@ def make_parser(prog=None, description=None):
             text += f" (default {default})"
         more = (
             {"nargs": "?", "const": "true", "metavar": "true|false"}
-            if f.name in ("resume", "mlp", "self_check")
+            if f.name in ("resume", "mlp", "self_check", "tie_word_embeddings")
             else {}
         )
         if f.name == "eval_splits":
@@ -340,7 +345,8 @@ def make_parser(prog=None, description=None):
         parser.add_argument("--" + f.name, help=text, **{"metavar": f.name.upper()[:12], **more})
     group = parser.add_argument_group("builder keywords of the task (recorded in its fingerprint)")
     for name in task_keywords():
-        group.add_argument("--" + name, metavar="VALUE", nargs="+" if name == "test_gaps" else None)
+        _, metavar, line = FLAGS[name]
+        group.add_argument("--" + name, metavar=metavar, nargs="+" if name == "test_gaps" else None, help=line)
     return parser
 
 

@@ -27,9 +27,8 @@ from . import checks, errors, grammar, layout, recall, sampling, streams, tasks,
 from .children import children_leave_with_us
 from .errors import InputError, unknown
 from .layout import check_disjoint, draw_block, held_out_hashes, smallest_unsigned
-from .recall import RECALL_FIELDS
 from .sampling import block_size
-from .tasks import DATA_VERSION, TASK_FIELDS, Task, get_task, grammar_task_names, keywords_of, task_names
+from .tasks import BUILDER_KEYWORDS, DATA_VERSION, Task, get_task, grammar_task_names, keywords_of, task_names
 
 SHARD = 12_500  # sequences of a train shard; a divisor of the block, so that a shard never needs two blocks
 STEPS_PER_TABLE = 4_000_000
@@ -84,7 +83,7 @@ class SelectivBenchBuilderConfig(datasets.BuilderConfig):
 
     @functools.cached_property
     def task(self):
-        return get_task(self.name, **{field: getattr(self, field) for field in dict.fromkeys(TASK_FIELDS + RECALL_FIELDS)})
+        return get_task(self.name, **{field: getattr(self, field) for field in BUILDER_KEYWORDS})
 
     def create_config_id(self, config_kwargs, custom_features=None) -> str:
         """The name where the data are the catalogue's, else name and fingerprint: one cache entry for one content, however it was asked for."""

@@ -268,6 +268,7 @@ def _parse(argv):
     import argparse
 
     from .arguments import Plain, task_keywords, task_value
+    from .task_flags import FLAGS
 
     class Parser(argparse.ArgumentParser):
         def error(self, message):
@@ -293,9 +294,9 @@ def _parse(argv):
     parser.add_argument("--json", action="store_true", help="print an array of objects, one a split")
     group = parser.add_argument_group("builder keywords of the task")
     for name in task_keywords():
-        group.add_argument(
-            "--" + name, metavar="VALUE", default=argparse.SUPPRESS, nargs="+" if name == "test_gaps" else None
-        )
+        _, metavar, line = FLAGS[name]
+        nargs = "+" if name == "test_gaps" else None
+        group.add_argument("--" + name, metavar=metavar, default=argparse.SUPPRESS, nargs=nargs, help=line)
     known, rest = parser.parse_known_args(argv)
     if rest:
         flags = [a for action in parser._actions for a in action.option_strings if a.startswith("--")]

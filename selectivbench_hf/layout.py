@@ -98,7 +98,8 @@ class Split:
 
 
 def draw_block(task, split: str, block: int, start: int = 0, stop: int | None = None):
-    """A Split (a RecallSplit of a recall task): sequences `start`..`stop` (by default all) of one block of a split; the block's streams are always drawn whole, so any cut agrees."""
+    """A Split (a RecallSplit of a recall task): sequences `start`..`stop` (by default all) of one block of a split; the block's streams are
+    always drawn whole, so any cut agrees."""
     stop = block_size(split) if stop is None else stop
     if task.family == "recall":
         from . import recall

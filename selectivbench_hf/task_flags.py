@@ -81,7 +81,7 @@ def _grammar(name, text):
     return text
 
 
-# name -> (reads the text, what stands for the value in the help, help); in the order of TASK_FIELDS
+# name -> (reads the text, what stands for the value in the help, help); in the order of BUILDER_KEYWORDS
 FLAGS: dict[str, tuple[Callable, str, str]] = {
     "letters": (_whole, "N", "letters of the grammar, `#` not counted"),
     "depth": (_depth, "N", "instances of each letter: 8, or one number a letter: '[8, 7, ...]' (default: as many as letters)"),
@@ -104,26 +104,31 @@ FLAGS: dict[str, tuple[Callable, str, str]] = {
     "distractor_rate": (_number, "P", "probability of a distractor after an item (nongrammatical_gaps: 0.1)"),
     "distractor_start": (_whole, "N", "first item with distractors (nongrammatical_gaps: 50; lite: 8)"),
     "grammar": (_grammar, "FILE.json", "a whole grammar instead of a random one (its JSON works too)"),
+    "length": (_whole, "N", "recall tasks: steps of a sequence (mqar), or the longest string (copying)"),
+    "num_pairs": (_whole, "N", "mqar: pairs of key and value"),
+    "vocab_size": (_whole, "N", "mqar: symbols, an even number: half keys, half values (catalogue: 8192; mqar_lite: 256)"),
+    "alpha": (_number, "A", "mqar: how late questions come: 0.01 mostly early, 1 uniform (catalogue: 0.01)"),
+    "filler": (_word, "FILLER", "mqar: the other steps: clean (no key or value of the sequence), any, or zero (catalogue: clean)"),
 }  # fmt: skip
 
 
 def add(parser) -> None:
     """One flag for each builder keyword, as in `load_dataset` and train.py."""
-    from .tasks import TASK_FIELDS
+    from .tasks import BUILDER_KEYWORDS
 
     group = parser.add_argument_group(
         "builder keywords (default: the task's own; they enter its fingerprint; see the README)"
     )
-    for name in TASK_FIELDS:
+    for name in BUILDER_KEYWORDS:
         _, metavar, line = FLAGS[name]
         group.add_argument(f"--{name}", metavar=metavar, nargs="+" if name == "test_gaps" else None, help=line)
 
 
 def keywords(arguments) -> dict:
     """Builder keyword -> value of the flags that were given."""
-    from .tasks import TASK_FIELDS
+    from .tasks import BUILDER_KEYWORDS
 
-    given = {name: getattr(arguments, name) for name in TASK_FIELDS}
+    given = {name: getattr(arguments, name) for name in BUILDER_KEYWORDS}
     return {name: FLAGS[name][0](name, value) for name, value in given.items() if value is not None}
 
 

@@ -1,7 +1,8 @@
 """Tasks: the catalogue of protocol section 6, and every parameter that a user may turn.
 
 A `Task` holds all that decides a byte of its data or scoring, so its fingerprint does too. Builder keywords of `load_dataset` and of
-`get_task`, flags of `selectivbench build` and of `train.py` are the fields listed in `TASK_FIELDS`.
+`get_task`, flags of `selectivbench build` and of `train.py` are the fields listed in `TASK_FIELDS`, for a recall task those of
+`recall.keywords_of`.
 """
 
 from __future__ import annotations
@@ -262,6 +263,7 @@ LAW = (
     "all_reachable",
 )  # of the random grammar
 TASK_FIELDS = tuple(f.name for f in fields(Task) if f.name not in ("name", "variant", "custom_grammar")) + ("grammar",)
+BUILDER_KEYWORDS = tuple(dict.fromkeys(TASK_FIELDS + recall.RECALL_FIELDS))  # of any task
 
 
 @functools.cache
@@ -289,7 +291,8 @@ def get_task(task, **keywords) -> Task | RecallTask:
     Args:
         task: a name (`te3_noisy_gaps`; `te3_noisy_gaps_seed2` is short for grammar_seed=2), a Task, the dict or JSON text of
             `Task.to_json`, or the path of a file that holds it.
-        keywords: fields of `Task` that differ (for a recall task, of `recall.RecallTask`); `grammar=` takes a whole custom grammar (a `Grammar`, its JSON, or a JSON file).
+        keywords: fields of `Task` that differ (for a recall task, of `recall.RecallTask`); `grammar=` takes a whole custom grammar (a `Grammar`,
+            its JSON, or a JSON file).
             `train_gap` is a number of steps or {length: integer weight}; None means the catalogue's value.
 
     Raises:

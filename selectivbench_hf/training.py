@@ -104,7 +104,8 @@ def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
 def _model_fields(args) -> dict:
     """The fields of SelectivBenchConfig that the arguments set, the width apart."""
     names = ("mixer", "num_hidden_layers", "num_heads", "block", "mlp", "dropout", "mixer_kwargs")
-    return {name: getattr(args, name) for name in names}
+    tied = {} if args.tie_word_embeddings is None else {"tie_word_embeddings": args.tie_word_embeddings}
+    return {name: getattr(args, name) for name in names} | tied
 
 
 def _sizing(args, task, module):
@@ -137,6 +138,8 @@ class _Run:
             width = args.hidden_size if self.sizing is None else self.sizing.hidden_size
             config = models.SelectivBenchConfig.for_task(task, hidden_size=width, **_model_fields(args))
             model = models.SelectivBenchForStateClassification(config)
+        elif args.tie_word_embeddings is not None:
+            raise InputError("tie_word_embeddings is a choice of a mixer's model; a module has its own head")
         else:
             model = models.wrap_module(module, task)
         self.model = model.to(self.device)

@@ -11,6 +11,8 @@ from .mixer import heads_for
 from .mixers import check_mixer
 
 BLOCKS = ("matched", "paper")
+# As in zoology, whose benchmark this is: one table for symbols and answers, of standard deviation 0.02. (docs/recall.md has the measurement.)
+RECALL = {"tie_word_embeddings": True, "encoder_range": 0.02}
 # keywords that transformers itself puts into a configuration beside the declared fields
 TRANSFORMERS_OWN = (
     "attn_implementation",
@@ -40,8 +42,10 @@ class SelectivBenchConfig(PreTrainedConfig):
     max_position_embeddings  longest sequence in steps; only `gpt` has a table of that length
     mlp                      whether blocks have the MLP; None: what the block says above
     intermediate_size        width of the SwiGLU MLP; None: 8/3 of the hidden size, rounded up to a multiple of 8
-    initializer_range        standard deviation of head and MLPs at the start, and of the encoder of `gpt`; our blocks' encoder
-                             starts at 1 / sqrt(V), and a mixer's layer as its authors start it
+    tie_word_embeddings      whether the head's weight is the encoder's, transposed; needs as many classes as symbols
+    initializer_range        standard deviation of head and MLPs at the start, and of the encoder of `gpt`; a mixer's layer starts
+                             as its authors start it
+    encoder_range            standard deviation of our blocks' encoder at the start; None: 1 / sqrt(V)
     mixer_kwargs             further keyword arguments of the mixer's layer
     """
 
@@ -60,6 +64,7 @@ class SelectivBenchConfig(PreTrainedConfig):
     max_position_embeddings: int = 1024
     intermediate_size: int | None = None
     initializer_range: float = 0.02
+    encoder_range: float | None = None
     norm_eps: float = 1e-5
     mixer_kwargs: dict[str, Any] | None = None
     tie_word_embeddings: bool = False
@@ -82,8 +87,10 @@ class SelectivBenchConfig(PreTrainedConfig):
                 raise InputError(
                     f"{name} is {value!r}; it must be a whole number of at least 1, or None for the default"
                 )
-        for name in ("initializer_range", "norm_eps", "dropout"):
+        for name in ("initializer_range", "encoder_range", "norm_eps", "dropout"):
             value = getattr(self, name)
+            if name == "encoder_range" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise InputError(f"{name} is {value!r}; it must be a number of at least 0")
         if not isinstance(self.mixer_kwargs, dict | NoneType):
@@ -92,6 +99,13 @@ class SelectivBenchConfig(PreTrainedConfig):
             )
         if self.block not in BLOCKS:
             raise unknown("block", self.block, BLOCKS)
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise InputError(f"tie_word_embeddings is {self.tie_word_embeddings!r}; it must be true or false")
+        if self.tie_word_embeddings and self.num_symbols != self.num_states:
+            raise InputError(
+                f"tie_word_embeddings needs as many classes as symbols, as recall tasks have them; here are {self.num_states} classes and "
+                f"{self.num_symbols} symbols"
+            )
         if not isinstance(self.mlp, bool | NoneType):
             raise InputError(f"mlp is {self.mlp!r}; it must be true, false, or None for the block's own way")
         if not 0 <= self.dropout < 1:
@@ -138,12 +152,14 @@ class SelectivBenchConfig(PreTrainedConfig):
 
 
 def task_fields(task) -> dict:
-    """The fields that a task fixes: its symbols, its states, and the longest sequence of its splits."""
-    return {
+    """The fields that a task fixes: its symbols, its states, and the longest sequence of its splits; for a recall task also how symbols that
+    are ids start and whether they share the head's weight, unless the user says otherwise."""
+    fields = {
         "num_symbols": task.num_symbols,
         "num_states": task.num_states,
         "max_position_embeddings": max(task.max_steps(split) for split in task.splits),
     }
+    return fields | (RECALL if task.family == "recall" else {})
 
 
 def own_fields() -> list[str]:

@@ -91,6 +91,21 @@ def _mixed(mixer: nn.Module, x: torch.Tensor, cache=None, shared: dict | None = 
     return out[0] if isinstance(out, tuple) else out  # fla's layers return (output, attentions, cache)
 
 
+class TiedHead(nn.Module):
+    """Logits of the symbols, (..., D) -> (..., V), by the encoder's weight and a bias of its own.
+
+    The weight stays the encoder's alone: it is saved, loaded, counted and trained once, and no file can hold half of a pair.
+    """
+
+    def __init__(self, encoder: nn.Linear):
+        super().__init__()
+        self._encoder = (encoder,)  # in a tuple, where torch does not take it for a part of this module
+        self.bias = nn.Parameter(torch.zeros(encoder.in_features))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self._encoder[0].weight.t(), self.bias)
+
+
 class SelectivBenchForStateClassification(PreTrainedModel):
     """Which grammar state produced each step: logits (B, T, S) from features (B, T, V) or symbol ids (B, T).
 
@@ -127,12 +142,14 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             self.norm = (
                 nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if config.block == "matched" else nn.Identity()
             )
-        self.classifier = nn.Linear(config.hidden_size, config.num_states)
+        self.classifier = (
+            TiedHead(self.encoder) if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.num_states)
+        )
 
         # What `_init_weights` may touch. The rest belongs to the mixers, and a layer keeps its own initialisation.
         inside = {id(part) for mixer in built for part in mixer.modules()}
         for module in self.modules():
-            if id(module) not in inside and isinstance(module, nn.Linear | nn.RMSNorm | nn.LayerNorm):
+            if id(module) not in inside and isinstance(module, nn.Linear | TiedHead | nn.RMSNorm | nn.LayerNorm):
                 module._initialised_here = True
         for index, mixer in enumerate(built):
             for path, part in mixer.named_modules():
@@ -235,8 +252,8 @@ class SelectivBenchForStateClassification(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Encoder, head, MLPs and norms only; transformers' own version would overwrite what the layers drew for themselves.
 
-        All are normal with `initializer_range`, except the encoder of our blocks: 1 / sqrt(V), as wide as a linear map of V inputs
-        wants. With 0.02 the symbols drown in what the first layers add, and every mixer learns more slowly (measured on
+        All are normal with `initializer_range`, except the encoder of our blocks: `encoder_range`, or 1 / sqrt(V), as wide as a linear
+        map of V inputs wants. With 0.02 the symbols drown in what the first layers add, and every mixer learns more slowly (measured on
         `lite_noisy_gaps`, the transformer most of all). GPT-2 keeps 0.02, the size of its positions.
         Through guarded helpers, which leave alone whatever was read from a file. Buffers that are not saved come back from the
         meta device uninitialised: they are copied from a layer built afresh, for each module that has some.
@@ -245,10 +262,13 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             if isinstance(module, nn.Linear):
                 std = self.config.initializer_range
                 if module is self.encoder and not get_mixer(self.config.mixer).whole:
-                    std = self.config.num_symbols**-0.5
+                    std = self.config.encoder_range
+                    std = self.config.num_symbols**-0.5 if std is None else std
                 guarded.normal_(module.weight, std=std)
                 if module.bias is not None:
                     guarded.zeros_(module.bias)
+            elif isinstance(module, TiedHead):
+                guarded.zeros_(module.bias)
             else:
                 guarded.ones_(module.weight)
                 if getattr(module, "bias", None) is not None:
