@@ -44,3 +44,26 @@ def rwkv6_loop(r, k, v, w, u, initial_state=None, scale=1.0):
         outputs.append((r[:, t, :, :, None] * scale * (state + u[..., None] * write)).sum(-2))
         state = state * w[:, t, :, :, None].exp() + write
     return torch.stack(outputs, 1), state
+
+
+def polynomial_loop(q, k, v, initial_state=None, scale=1.0, coefficients=(1.0, 1.0, 0.5), eps=1e-6):
+    """o_i = sum_{j <= i} w_ij v_j / (sum_{j <= i} w_ij + eps), w = a + b s + c s^2, s = scale q_i k_j; coefficients a, b, c.
+
+    The state is (B, H, F, V + 1): sums over the steps of the features of k, 1 (if a), k (if b) and sqrt(2) k_d k_e (k_d^2 for d = e), each
+    times the square root of its coefficient, with v and 1.
+    """
+    a, b, c = coefficients
+    d, e = torch.triu_indices(q.shape[-1], q.shape[-1])
+    each = torch.where(d == e, c, 2 * c).to(q.dtype).sqrt()
+
+    def features(x):
+        parts = [torch.full_like(x[..., :1], a**0.5)] * bool(a) + [x * b**0.5] * bool(b)
+        return torch.cat([*parts, x[..., d] * x[..., e] * each], -1)
+
+    ones = torch.cat((v, torch.ones_like(v[..., :1])), -1)
+    state, outputs = 0 if initial_state is None else initial_state, []
+    for t in range(q.shape[1]):
+        state = state + features(k[:, t])[..., None] * ones[:, t, :, None, :]
+        sums = (features(q[:, t] * scale)[..., None] * state).sum(-2)
+        outputs.append(sums[..., :-1] / (sums[..., -1:] + eps))
+    return torch.stack(outputs, 1), state

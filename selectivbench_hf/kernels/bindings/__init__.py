@@ -21,6 +21,7 @@ FAMILIES = (
     "hgrn",
     "gsa",
     "rwkv6",
+    "based",
     "delta",
     "gated_delta",
     "comba",
