@@ -1,4 +1,4 @@
-"""The knobs of HGRN, HGRN2, gated slot attention, ABC and RWKV-6: each changes what it says and nothing else."""
+"""The knobs of HGRN, HGRN2, gated slot attention, ABC, RWKV-6, Based and ReBased: each changes what it says and nothing else."""
 
 import importlib
 
@@ -263,6 +263,18 @@ def test_state_size(mixer, size, conv):
     assert run(made, inputs(steps=70)).shape == (3, 70, WIDTH)
 
 
+@pytest.mark.parametrize(("mixer", "rows"), [("based", 1 + 6 + 21), ("rebased", 21)])
+def test_state_size_of_polynomials(mixer, rows):
+    """6 key channels: as many rows as their products, and below the square those of Taylor's series."""
+    made = layer(mixer, state_size=6)
+    assert models.state_size(config(mixer, mixer_kwargs={"state_size": 6})) == 2 * 4 * rows * (8 + 1)
+    plain = shapes(layer(mixer))
+    changed = {name for name, shape in shapes(made).items() if shape != plain[name]}
+    assert shapes(made).keys() == plain.keys()
+    assert changed == {"q_proj.weight", "k_proj.weight", *(n for n in plain if n.startswith("feature_map"))}
+    assert run(made, inputs(steps=70)).shape == (3, 70, WIDTH)
+
+
 @pytest.mark.parametrize("mixer", ["hgrn", "gsa", "abc", "rwkv6"])
 def test_expand(mixer):
     plain, made = layer(mixer), layer(mixer, expand=1.5)
@@ -362,6 +374,9 @@ BAD = [
     ),
     ("abc", 24, {}, r"an even number of key channels in a head, not 3; the nearest that work: 16 or 32"),
     ("abc", 64, {"decay": "none"}, "decay"),
+    ("based", 66, {}, r"must be a multiple of num_heads \(4\); the nearest that work: 64 or 68"),
+    ("rebased", 64, {"state_size": 129}, "state_size is 129; fla's kernels take up to 128"),
+    ("based", 64, {"feature_dim": 8}, "feature_dim"),
     ("rwkv6", 66, {"state_size": 8}, r"expand \* hidden_size \(66\) must be a multiple"),
     ("hgrn2", 64, {"expand_ratio": 8}, "expand_ratio"),
     ("gsa", 64, {"use_output_gate": True}, "use_output_gate"),

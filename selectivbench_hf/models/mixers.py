@@ -12,13 +12,13 @@ import warnings
 from types import SimpleNamespace
 
 from ..errors import InputError, unknown
-from .families import classic, delta, gated, generalized, linear, rwkv, scan, slots, softmax
+from .families import classic, delta, gated, generalized, linear, polynomial, rwkv, scan, slots, softmax
 from .mixer import Mixer, heads_for, load_class, require_fla, sentence
 
 _FLA_OWN = ("hidden_size", "num_heads", "layer_idx", "num_hidden_layers")
 MIXERS: dict[str, Mixer] = {
     mixer.name: mixer
-    for family in (softmax, linear, gated, slots, delta, generalized, rwkv, scan, classic)
+    for family in (softmax, linear, polynomial, gated, slots, delta, generalized, rwkv, scan, classic)
     for mixer in family.MIXERS
 }
 
