@@ -76,7 +76,8 @@ class RetNet(MultiScaleRetention):
             return None
         if self.initial_decay is not None:
             return torch.full((self.num_heads,), math.log(self.initial_decay), device=device)
-        return torch.log1p(-(2.0 ** (-5 - torch.arange(self.num_heads, dtype=torch.float64)))).float().to(device)
+        heads = torch.arange(self.num_heads, dtype=torch.float32, device=device)
+        return torch.log1p(-torch.exp2(-5 - heads))
 
     def forward(
         self,
