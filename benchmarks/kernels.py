@@ -173,6 +173,7 @@ def candidates() -> dict[str, Op]:
         "sdpa": Op(sdpa, "q k v"),
         "window of 32": Op(window, "q k v"),
         "forgetting": Op("forgetting:forgetting_attention", "q k v g"),
+        "path": Op("path:path_attention", "q k v unit_k beta"),
         "simple_gla": Op("simple_gla:simple_gla", "q k v g", (1.0, 0.5)),
         "linear": Op("simple_gla:simple_gla", "q k v", (1.0, 0.5)),
         "mamba2 scan": Op("simple_gla:simple_gla", lambda s: (*(s.random(128, heads=1) for _ in "qk"), s.make("v"), s.make("g"), 1.0), lite=(None, 32)),
