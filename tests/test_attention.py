@@ -7,7 +7,7 @@ import torch
 from models_helper import SYMBOLS, WIDTH, ids, model
 from torch.nn import functional as F
 
-from selectivbench_hf.models import attention
+from selectivbench_hf.models import MIXERS, attention
 
 
 def naive(q, k, v, window):
@@ -89,19 +89,40 @@ def test_what_is_kept_between_pieces():
         assert [kept(model(mixer), steps) for steps in (1, 9, 80)] == [n * 2 * WIDTH * 2 for n in (1, 9, 80)]
 
 
-@pytest.mark.parametrize("window", [1, 5, 64, 200])
-def test_pieces_with_a_window_equal_the_whole(window):
-    net = model("sliding_window", mixer_kwargs={"window_size": window})
-    x = ids(2, 150)
+def check_pieces(net, x, cuts):
+    """The logits of the pieces, with the cache between them, are those of the whole."""
     with torch.no_grad():
         whole = net(input_ids=x).logits
-        for pieces in ((1, 4, 5, 140), (100, 50), (70, 1, 79), (1,) * 150):
+        for pieces in cuts:
             cache, got = None, []
             for part in x.split(pieces, 1):
                 out = net(input_ids=part, cache=cache, use_cache=True)
                 cache = out.cache
                 got.append(out.logits)
             assert torch.allclose(torch.cat(got, 1), whole, atol=1e-5), pieces
+
+
+@pytest.mark.parametrize("window", [1, 5, 64, 200])
+def test_pieces_with_a_window_equal_the_whole(window):
+    net = model("sliding_window", mixer_kwargs={"window_size": window})
+    check_pieces(net, ids(2, 150), ((1, 4, 5, 140), (100, 50), (70, 1, 79), (1,) * 150))
+
+
+OPTIONS = [
+    ("transformer", {"use_rope": False, "qk_norm": False}),
+    ("fox", {"num_kv_heads": 2, "qkv_bias": True, "qk_norm": True, "use_output_gate": True}),
+    ("fox", {"decay": "none"}),
+    ("path_attention", {"num_kv_heads": 1, "decay": "learned", "use_qk_norm": True, "use_low_rank_w": False}),
+    ("path_attention", {"use_short_conv": False, "allow_neg_eigval": False, "decay": "fixed"}),
+]
+
+
+@pytest.mark.parametrize(("mixer", "options"), OPTIONS)
+def test_pieces_with_options_equal_the_whole(mixer, options):
+    if MIXERS[mixer].needs_fla:
+        pytest.importorskip("triton")
+        pytest.importorskip("fla")
+    check_pieces(model(mixer, mixer_kwargs=options), ids(2, 90), ((1, 4, 85), (65, 25), (3, *(1,) * 87)))
 
 
 def test_gpts_cache_under_its_older_name():

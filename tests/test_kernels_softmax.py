@@ -137,6 +137,17 @@ def test_autocast_does_not_reach_inside(op):
         assert torch.equal(fast(*arguments), wanted)
 
 
+@pytest.mark.parametrize("steps", [15, 16, 17, 49])
+def test_path_attention_in_stretches(steps, monkeypatch):
+    """The backward pass computes the keys again in stretches of blocks, the last of them shorter."""
+    from selectivbench_hf.kernels import path as module
+
+    monkeypatch.setattr(module, "SHORTEST_STRETCH", 4)
+    arguments = path_inputs(steps, 3)
+    wanted = compared(OPS["path"][1], arguments, torch.float64)
+    assert max(map(error, compared(path, arguments, torch.float64, block=1), wanted)) < 1e-12
+
+
 @pytest.mark.parametrize("beta", [1.0, 1.9, 2.0])
 def test_nearly_parallel_factors(beta):
     generator = torch.Generator().manual_seed(1)

@@ -8,7 +8,7 @@ def parallel_path_attn(q, k, v, w, beta, g=None, scale=None, cu_seqlens=None, us
     """Attention with w (B, T, H, K) and beta (B, T, H) of the Householder-like factors, and log forget gates g (B, T, HQ) or none."""
     refuse("parallel_path_attn", cu_seqlens=cu_seqlens)
     out, keys = path_attention(q, k, v, w, beta, g, scale)
-    return out.to(q.dtype), keys if use_cache else None
+    return out.to(q.dtype), keys.to(k.dtype) if use_cache else None
 
 
 REPLACED = [

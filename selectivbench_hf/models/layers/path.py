@@ -57,8 +57,9 @@ class PaTHAttention(fla.layers.path_attn.PaTHAttention):
         keys, values, *gates = (torch.cat(parts, 1) for parts in zip(earlier, new, strict=True)) if earlier else new
         gates = gates[0] if gates else None
         if q.shape[1] == 1:  # a rank-one step for all keys, then attention as it is
-            along = (keys[:, :-1].float() * w).sum(-1, keepdim=True) * beta.unsqueeze(-1)
-            keys = torch.cat(((keys[:, :-1] - along * w).to(k.dtype), k), 1)
+            before = keys[:, :-1].float()
+            along = (before * w).sum(-1, keepdim=True) * beta.unsqueeze(-1)
+            keys = torch.cat((before - along * w, k), 1)
             gates_in_scores = v.new_zeros(*v.shape[:1], values.shape[1], q.shape[2]) if gates is None else gates
             mixed = forgetting_attention(q, keys, values, gates_in_scores * self.head_dim**-0.5)
         else:
