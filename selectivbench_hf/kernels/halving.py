@@ -55,17 +55,24 @@ def halve_back(reads, writes, decay, decayed, dreaders, dwriters, dweights):
         _sweep(_start(read, decay[part], decayed), write.clone(), decay[part], keep=levels)
         while levels:
             _level_back(*levels.pop(), dread, dwrite, dweights[part])
-        dread[:, :, :decayed].mul_(decay[part].unsqueeze(2))
+        # row by row from here: torch is slow where two or three rows are summed, or multiplied by the same
         own = _own(dweights[part], reads.shape[2], writes.shape[2]).unsqueeze(-1)
-        dread[:, :, 0].add_((own * write).sum(2))
-        dwrite.addcmul_(own, read[:, :, :1])
-
-        per_reader = read * dread
-        per_step = per_reader.sum(2).sub_((write * dwrite).sum(2))
+        for i in range(decayed):
+            dread[:, :, i].mul_(decay[part])
+        for j in range(writes.shape[2]):
+            dread[:, :, 0].addcmul_(own[:, :, j], write[:, :, j])
+            dwrite[:, :, j].addcmul_(own[:, :, j], read[:, :, 0])
+        per_step = read[:, :, 0] * dread[:, :, 0]
+        for i in range(1, reads.shape[2]):
+            per_step.addcmul_(read[:, :, i], dread[:, :, i])
+        for j in range(writes.shape[2]):
+            per_step.addcmul_(write[:, :, j], dwrite[:, :, j], value=-1)
         torch.bmm(later.expand(len(read), -1, -1), per_step, out=dgates[part])
         total[part] = dgates[part, 0]
-        if decayed < reads.shape[2]:  # a reader that sees the state before its step's decay does not depend on it
-            dgates[part] -= per_reader[:, :, decayed:].sum(2)
+        for i in range(
+            decayed, reads.shape[2]
+        ):  # these see the state before their step's decay and do not depend on it
+            dgates[part].addcmul_(read[:, :, i], dread[:, :, i], value=-1)
     return dgates, total
 
 
@@ -93,8 +100,11 @@ def _own(weights, readers, writers):
 def _start(reads, decay, decayed, out=None):
     """The readers before the first level."""
     out = torch.empty_like(reads) if out is None else out
-    torch.mul(reads[:, :, :decayed], decay.unsqueeze(2), out=out[:, :, :decayed])
-    out[:, :, decayed:] = reads[:, :, decayed:]
+    for i in range(reads.shape[2]):
+        if i < decayed:
+            torch.mul(reads[:, :, i], decay, out=out[:, :, i])
+        else:
+            out[:, :, i] = reads[:, :, i]
     return out
 
 
@@ -115,8 +125,8 @@ def _sweep(readers, writers, decay, weights=None, keep=None):
         over_first, over_second = over.view(-1, 2, 1, over.shape[-1]).unbind(1)
         if keep is not None:
             keep.append((size, second.clone(), first.clone(), over_first, over_second))
-        second.mul_(over_first)
-        first.mul_(over_second)
+        _multiply(second, over_first)
+        _multiply(first, over_second)
         over = over_first * over_second
         size *= 2
     return over.view(-1, decay.shape[-1])
@@ -125,15 +135,24 @@ def _sweep(readers, writers, decay, weights=None, keep=None):
 def _level_back(size, readers, writers, over_first, over_second, dreaders, dwriters, dweights):
     block = BlockView(dweights, size, dreaders.shape[2], dwriters.shape[2]).below
     second, first = _halves(dreaders, dwriters, size)
-    second.mul_(over_first)
-    first.mul_(over_second)
+    _multiply(second, over_first)
+    _multiply(first, over_second)
     if size > 1:
         # not baddbmm_: into a strided result torch multiplies one matrix at a time
         second.add_(torch.bmm(block, writers))
         first.add_(torch.bmm(block.transpose(1, 2), readers))
         return
     # products of one or two rows: torch has no fast one
-    for j in range(block.shape[2]):
-        second.addcmul_(block[:, :, j, None], writers[:, j, None])
     for i in range(block.shape[1]):
-        first.addcmul_(block[:, i, :, None], readers[:, i, None])
+        for j in range(block.shape[2]):
+            second[:, i].addcmul_(block[:, i, j, None], writers[:, j])
+            first[:, j].addcmul_(block[:, i, j, None], readers[:, i])
+
+
+def _multiply(rows, factor):
+    """rows (P, n, K) times factor (P, 1, K) in place: for few rows one at a time, which leaves torch one loop less."""
+    if rows.shape[1] > 4:
+        rows.mul_(factor)
+        return
+    for row in rows.unbind(1):
+        row.mul_(factor[:, 0])
