@@ -201,7 +201,10 @@ def test_what_is_not_counted_is_said(monkeypatch):
 
     added(monkeypatch, "fourier", lambda hidden_size, num_heads, layer_idx: Fourier(hidden_size))
     row = taxonomy.describe("fourier", 16)
-    assert row["layer_train_flops"] == 0 and row["flops_note"] == "without FFTs, the element-wise recurrence"
+    assert (
+        row["layer_train_flops"] == 0
+        and row["flops_note"] == "without FFTs; products with weights only; what else the layer does is element-wise"
+    )
 
 
 def added(monkeypatch, name, build, **more):
@@ -216,6 +219,17 @@ def test_a_width_that_a_mixer_cannot_have_is_told_in_its_row(capsys):
     out = capsys.readouterr().out
     assert "\ntransformer: hidden_size=36 does not work for mixer 'transformer'" in out
     assert "the nearest that work: 32 or 40" in out
+
+
+def test_without_triton_attention_is_described_and_an_lrm_says_why(monkeypatch):
+    find = mixer.importlib.util.find_spec
+    monkeypatch.setattr(
+        mixer.importlib.util, "find_spec", lambda name, *more: None if name == "triton" else find(name, *more)
+    )
+    row = taxonomy.describe("gla", 32)
+    assert "the package 'triton' is not installed here" in row["problem"] and row["layer_parameters"] is None
+    assert (row["decay"], row["paper"]) == (MIXERS["gla"].decay, MIXERS["gla"].paper)
+    assert taxonomy.describe("transformer", 32, count=False)["problem"] is None
 
 
 def test_a_state_that_is_not_what_its_formula_says_is_told(monkeypatch):

@@ -5,7 +5,6 @@ _NO_CPU = "no CPU form of its kernels here"
 
 NOT_OFFERED = {
     "Attention": f"{_FLASH}; `transformer` and `sliding_window` are this through torch",
-    "BasedLinearAttention": f"linear attention on Taylor features of second order, 273 for a key of 16 channels; {_NO_CPU}",
     "BitAttention": f"{_FLASH}, with ternary weights: a question of number formats, not of mixing",
     "CyclicFlowAttention": f"memory in slots of relative time; {_NO_CPU}",
     "DeltaFormerAttention": f"softmax attention with delta-rule values, quadratic and without a cache to decode through; {_NO_CPU}",
@@ -20,7 +19,6 @@ NOT_OFFERED = {
     "PrecondGatedDeltaNet": f"gated delta rule with preconditioned keys; {_NO_CPU}",
     "PrecondKDA": f"KDA with preconditioned keys; {_NO_CPU}",
     "Raven": f"memory in slots with sparse writes; {_NO_CPU}",
-    "ReBasedLinearAttention": f"linear attention on learned quadratic features; {_NO_CPU}",
     "RodimusAttention": "gated linear attention with a temperature on what it selects; the recurrence is that of `gla`",
     "SlidingWindowSharedKeyAttention": f"{_FLASH}, over a window: the attention half of a Rodimus block",
     "StickBreakingAttention": "runs on a GPU alone and has no cache to decode through",

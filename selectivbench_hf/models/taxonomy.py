@@ -186,13 +186,14 @@ def _flops(entry, config) -> dict:
     layer, mlp = two - one, 0
     if config.has_mlp and not entry.whole:
         mlp = _counted({**fields, "num_hidden_layers": 1}, seen) - one
-    notes = sorted({said for part, said in UNCOUNTED.items() for name in seen if part in name})
-    if not any("bmm" in name or "dot_product" in name or "rnn_layer" in name for name in seen):
-        notes.append("the element-wise recurrence")
+    missing = sorted({said for part, said in UNCOUNTED.items() for name in seen if part in name})
+    notes = [f"without {', '.join(missing)}"] if missing else []
+    if not any("bmm" in name or "dot_product" in name for name in seen):
+        notes.append("products with weights only; what else the layer does is element-wise")
     return {
         "layer_train_flops": None if entry.whole else layer,
         "model_train_flops": one + (config.num_hidden_layers - 1) * layer + config.num_hidden_layers * mlp,
-        "flops_note": f"without {', '.join(notes)}" if notes else None,
+        "flops_note": "; ".join(notes) or None,
     }
 
 
