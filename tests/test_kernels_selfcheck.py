@@ -97,6 +97,15 @@ def test_attention_has_nothing_to_check():
     assert selfcheck.check_kernels(config("transformer"), "cpu")["status"] == "not needed"
 
 
+def test_what_cannot_be_checked_is_refused(monkeypatch):
+    def refuse():
+        raise RuntimeError("the CPU kernels are tested with fla-core 0.6.0")
+
+    monkeypatch.setattr(selfcheck, "enable", refuse)
+    with pytest.raises(KernelMismatch, match="cannot be compared.*tested with fla-core.*--self_check false"):
+        selfcheck.check_kernels(config("gla"), "cpu")
+
+
 def run_on_cuda(**arguments):
     """What training._Run.check_kernels reads, with a device that says it is CUDA."""
     said = []

@@ -32,8 +32,13 @@ def check_kernels(config, device, precision: str = "fp32", train: bool = True) -
 
     mixer = get_mixer(config.mixer)
     if not mixer.needs_fla:
-        return {"status": "not needed", "why": f"{config.mixer} has no kernels of flash-linear-attention"}
-    enable()
+        return {"status": "not needed", "why": f"{config.mixer} is no layer of flash-linear-attention"}
+    try:
+        enable()
+    except RuntimeError as error:
+        raise KernelMismatch(
+            f"the kernels of this device cannot be compared with the CPU's: {error} (--self_check false trains all the same)"
+        ) from error
     device = torch.device(device)
     modes = [(True, precision), (False, "fp32")] if train else [(False, "fp32")]
     worst = {"output": (0.0, ""), "gradient": (0.0, "")}
