@@ -125,3 +125,26 @@ def test_autocast_does_not_reach_inside(op):
 
 def _as_tuple(x):
     return x if isinstance(x, tuple) else (x,)
+
+
+@pytest.mark.parametrize("repeat", [1, 2])
+def test_slots_normalised_by_their_writes(repeat):
+    """chunk_gsa without gates, and with fewer heads of keys than of queries: fla's plain recurrence."""
+    pytest.importorskip("fla", reason="flash-linear-attention is not installed")
+    from fla.ops.gsa.naive import naive_recurrent_gsa
+
+    from selectivbench_hf.kernels.bindings.gsa import chunk_abc, chunk_gsa, fused_recurrent_gsa
+
+    q, k, v, s, g = (a.float() for a in inputs("gsa", 70, heads=2)[0])
+    q = torch.cat([q] * repeat, 2)
+    states = tuple(x.float() for x in inputs("gsa", 70, heads=2)[1])
+    for gates, start in ((g, states), (None, None)):
+        wanted, last = naive_recurrent_gsa(q, k, v, s, gates, 0.7, start, True)
+        for ours in (chunk_gsa, fused_recurrent_gsa):
+            got, got_last = ours(q, k, v, s, gates, 0.7, start, True)
+            assert error(got, wanted) < 1e-5
+            assert max(map(error, got_last, last)) < 1e-5
+    if repeat == 1:
+        assert error(chunk_abc(q, k, v, s)[0], naive_recurrent_gsa(q, k, v, s)[0]) < 1e-5
+        with pytest.raises(NotImplementedError, match="initial_state"):
+            chunk_abc(q, k, v, s, initial_state=states)

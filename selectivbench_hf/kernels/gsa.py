@@ -9,13 +9,13 @@ recursive halving of the slots' writes serves both, their states are held side b
 through the same levels. No exponent is above 0 and nothing is divided (halving.py).
 
 The gradient of the gates: dg_t = sum_{i >= t} p_i dp_i + r_i dr_i - s_i ds_i, r the scores before the softmax, plus <dS, S> at the end.
-Axes: B batch, T time, H heads, K key channels, V value channels, S slots, N chunks, C steps of a chunk, M = N B H.
+Axes: B batch, T time, H heads, K key channels, V value channels, S slots, N chunks, C steps of a chunk, M = B H.
 """
 
 import torch
 
 from .gla import LONGEST_CHUNK
-from .layout import BlockView, chunk_length, compute_dtype, from_chunks, suffix_sums, to_chunks
+from .layout import BlockView, chunk_length, compute_dtype, from_chunks, to_chunks
 from .simple_gla import preferred_chunk
 
 
@@ -33,10 +33,8 @@ def gsa(q, k, v, s, g, scale=None, initial_state=None, chunk=None):
 
 
 class _Levels:
-    """The halving of writes (M, C, S) with decays (M, C, S): at each level the first halves' writes, carried to the halves' ends.
-
-    `at_end` is the writes carried to the chunk's end, `over` (M, S) the decay over the chunk.
-    """
+    """The halving of one chunk's writes (M, C, S) with decays (M, C, S): at each level the first halves' writes, carried to the halves'
+    ends. `at_end` is the writes carried to the chunk's end, `over` (M, S) the decay over the chunk."""
 
     def __init__(self, writes, decay):
         self.levels, self.at_end, over, size = [], writes.clone(), decay, 1
@@ -47,44 +45,51 @@ class _Levels:
             first.mul_(over_second)
             over = (over_first * over_second).squeeze(1)
             size *= 2
-        self.over, self.decay = over, decay
+        self.over, self.writes, self.decay = over.view(-1, decay.shape[-1]), writes, decay
 
     @staticmethod
     def _half(x, size, which):
         """(M, C, S) -> the first or second block of each pair, (M pairs, s, S), a view."""
         return x.view(-1, 2, size, x.shape[-1])[:, which]
 
-    def weights(self, reads, keep=False):
-        """What each step's reads (M, C, S) weigh each earlier write with: (M, C, C), its diagonal empty; the reads as the states before
-        the chunk are read with; and the reads at each level, if kept."""
-        reads, kept = reads * self.decay, []
-        weights = reads.new_zeros(*reads.shape[:2], reads.shape[1])
+    def weights(self, reads, keep=None):
+        """What each step's reads (M, C, S) weigh its own and each earlier write with (M, C, C), and the reads as the states before the
+        chunk are read with. `keep` gets the reads at each level."""
+        weights = torch.diag_embed(torch.linalg.vecdot(reads, self.writes))
+        reads = reads * self.decay
         for size, first, over_first, _ in self.levels:
             second = self._half(reads, size, 1)
-            BlockView(weights, size).set_below(torch.bmm(second, first.transpose(1, 2)))
-            if keep:
-                kept.append(second.clone())
+            # torch is slow to multiply matrices of one row
+            products = torch.linalg.vecdot(second, first) if size == 1 else torch.bmm(second, first.transpose(1, 2))
+            BlockView(weights, size).set_below(products)
+            if keep is not None:
+                keep.append(second.clone())
             second.mul_(over_first)
-        return weights, reads, kept
+        return weights, reads
 
-    def read(self, out, pairs, writes):
-        """From `out` (M, C, S), made with the states before the chunk, the sum over j <= i of pairs_ij (M, C, C) times the decayed
+    def read(self, out, pairs):
+        """To `out` (M, C, S), what the states before the chunk gave, the sum over j <= i of pairs_ij (M, C, C) times the decayed
         writes: in place."""
         for size, first, over_first, _ in reversed(self.levels):
             # not baddbmm_: into a strided result torch multiplies one matrix at a time
-            self._half(out, size, 1).mul_(over_first).add_(torch.bmm(BlockView(pairs, size).below, first))
-        return out.mul_(self.decay).addcmul_(_diagonal(pairs), writes)
+            _add_product(self._half(out, size, 1).mul_(over_first), BlockView(pairs, size).below, first)
+        return out.mul_(self.decay).addcmul_(_diagonal(pairs), self.writes)
 
     def collect(self, out, *reads):
-        """From `out` (M, C, S), made with the gradients of the states after the chunk, the gradient of the writes: in place. reads:
-        tuples of the reads, the reads at each level, and their pairs (M, C, C)."""
+        """To `out` (M, C, S), what the states after the chunk gave, the rest of the gradient of the writes: in place. reads: tuples of
+        the reads, the reads at each level, and their pairs (M, C, C)."""
         for level, (size, _, _, over_second) in reversed(list(enumerate(self.levels))):
             first = self._half(out, size, 0).mul_(over_second)
             for _, kept, pairs in reads:
-                first.add_(torch.bmm(BlockView(pairs, size).below.transpose(1, 2), kept[level]))
+                _add_product(first, BlockView(pairs, size).below.transpose(1, 2), kept[level])
         for values, _, pairs in reads:
             out.addcmul_(_diagonal(pairs), values)
         return out
+
+
+def _add_product(x, block, y):
+    """x + block y in place, (M, s, S) and (M, s, s)."""
+    return x.addcmul_(block, y) if block.shape[-1] == 1 else x.add_(torch.bmm(block, y))
 
 
 def _diagonal(pairs: torch.Tensor) -> torch.Tensor:
@@ -93,42 +98,45 @@ def _diagonal(pairs: torch.Tensor) -> torch.Tensor:
 
 
 class _GSA(torch.autograd.Function):
+    """One chunk after the other, so that the many passes over its numbers find them in the cache."""
+
     @staticmethod
     def forward(ctx, q, k, v, s, g, key_state, value_state, scale, length):
         dtype = compute_dtype(q, k, v, s, g, key_state, value_state)
         batch, steps, heads, keys = q.shape
-        values, slots = v.shape[3], s.shape[3]
+        widths = keys, v.shape[3]
+        slots = s.shape[3]
         with torch.autocast(q.device.type, enabled=False):
             qc, sc, decay = (to_chunks(x, length, dtype) for x in (q, s, g))
-            chunks = qc.shape[0]
-            both = qc.new_empty(*qc.shape[:4], keys + values)
-            to_chunks(k, length, dtype, out=both[..., :keys])
-            to_chunks(v, length, dtype, out=both[..., keys:])
-            qc, sc, both, decay = (x.flatten(0, 2) for x in (qc.mul_(scale), sc, both, decay.exp_()))
-            kc, vc = both.split((keys, values), -1)
-            levels = _Levels(sc, decay)
-
-            states = both.new_empty(chunks + 1, batch * heads, slots, keys + values)
-            for part, start in zip(states[0].split((keys, values), -1), (key_state, value_state), strict=True):
+            both = qc.new_empty(*qc.shape[:4], sum(widths))
+            for x, part in zip((k, v), both.split(widths, -1), strict=True):
+                to_chunks(x, length, dtype, out=part)
+            qc, sc, both, decay = (
+                x.flatten(1, 2) for x in (qc.mul_(scale), sc, both, decay.exp_())
+            )  # (N, B H, C, ...)
+            chunks, count = qc.shape[:2]
+            states = both.new_empty(chunks + 1, count, slots, sum(widths))
+            for part, start in zip(states[0].split(widths, -1), (key_state, value_state), strict=True):
                 part.zero_()
                 if start is not None:
                     part.copy_((start.transpose(-1, -2) if start is key_state else start).flatten(0, 1))
-            torch.bmm(levels.at_end.transpose(1, 2), both, out=states[1:].flatten(0, 1))
-            over = levels.over.view(chunks, batch * heads, slots, 1)
+            pairs, weights = (qc.new_empty(chunks, count, length, length) for _ in range(2))
+            scores, reads = torch.empty_like(sc), torch.empty_like(sc)
+            out = qc.new_empty(chunks, count, length, widths[1])
             for n in range(chunks):
-                states[n + 1].addcmul_(states[n], over[n])
-            key_states, value_states = states[:-1].flatten(0, 1).split((keys, values), -1)
-
-            pairs = torch.bmm(qc, kc.transpose(1, 2))
-            scores = levels.read(torch.bmm(qc, key_states.transpose(1, 2)), pairs, sc)
-            reads = scores.softmax(-1)
-            weights, reads_before, _ = levels.weights(reads)
-            weights.diagonal(dim1=1, dim2=2).copy_(torch.linalg.vecdot(reads, sc))
-            out = torch.bmm(reads_before, value_states).baddbmm_(weights, vc)
-            result = from_chunks(out.view(chunks, batch, heads, length, values), steps, v.dtype)
-            last_keys, last_values = states[-1].view(batch, heads, slots, -1).split((keys, values), -1)
+                levels = _Levels(sc[n], decay[n])
+                (k_n, v_n), (key_states, value_states) = both[n].split(widths, -1), states[n].split(widths, -1)
+                torch.bmm(qc[n], k_n.transpose(1, 2), out=pairs[n])
+                torch.bmm(qc[n], key_states.transpose(1, 2), out=scores[n])
+                torch.softmax(levels.read(scores[n], pairs[n]), -1, out=reads[n])
+                weights[n], reads_before = levels.weights(reads[n])
+                torch.bmm(reads_before, value_states, out=out[n]).baddbmm_(weights[n], v_n)
+                torch.mul(states[n], levels.over.unsqueeze(-1), out=states[n + 1])
+                states[n + 1].baddbmm_(levels.at_end.transpose(1, 2), both[n])
+            result = from_chunks(out.unflatten(1, (batch, heads)), steps, v.dtype)
+            last_keys, last_values = states[-1].unflatten(0, (batch, heads)).split(widths, -1)
         ctx.save_for_backward(qc, both, sc, decay, states, pairs, scores, reads, weights)
-        ctx.shapes = (batch, steps, heads, keys, values, scale)
+        ctx.shapes = (batch, steps, heads, widths, scale)
         ctx.types = tuple(x.dtype for x in (q, k, v, s, g))
         ctx.initial = tuple(None if x is None else x.dtype for x in (key_state, value_state))
         return result, last_keys.transpose(-1, -2).contiguous(), last_values.clone()
@@ -137,55 +145,43 @@ class _GSA(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlast_keys, dlast_values):
         qc, both, sc, decay, states, pairs, scores, reads, weights = ctx.saved_tensors
-        batch, steps, heads, keys, values, scale = ctx.shapes
-        count, length, slots = sc.shape
-        chunks = count // (batch * heads)
-        kc, vc = both.split((keys, values), -1)
-        key_states, value_states = states[:-1].flatten(0, 1).split((keys, values), -1)
-        doc = to_chunks(do, length, vc.dtype).flatten(0, 2)
-        levels = _Levels(sc, decay)  # again: cheaper than holding it between the two passes
-
-        _, reads_before, reads_kept = levels.weights(reads, keep=True)
-        dpairs = torch.bmm(doc, vc.transpose(1, 2))
-        dreads = levels.read(torch.bmm(doc, value_states.transpose(1, 2)), dpairs, sc)
-        dscores = (dreads - torch.linalg.vecdot(dreads, reads).unsqueeze(-1)).mul_(reads)
-        key_weights, scores_before, scores_kept = levels.weights(dscores, keep=True)
-        key_weights.diagonal(dim1=1, dim2=2).copy_(torch.linalg.vecdot(dscores, sc))
-
-        dstates = torch.empty_like(states)
-        into = dstates[:-1].flatten(0, 1)
-        into[..., :keys] = torch.bmm(scores_before.transpose(1, 2), qc)
-        into[..., keys:] = torch.bmm(reads_before.transpose(1, 2), doc)
-        dstates[-1, :, :, :keys] = dlast_keys.flatten(0, 1).transpose(-1, -2)
-        dstates[-1, :, :, keys:] = dlast_values.flatten(0, 1)
-        over = levels.over.view(chunks, batch * heads, slots, 1)
+        batch, steps, heads, widths, scale = ctx.shapes
+        chunks, _, length, _ = sc.shape
+        doc = to_chunks(do, length, both.dtype).flatten(1, 2)
+        dq, dboth, ds, dg = (torch.empty_like(x) for x in (qc, both, sc, decay))
+        dstate = torch.cat((dlast_keys.transpose(-1, -2), dlast_values), -1).flatten(0, 1).to(both.dtype)
+        later = (dstate * states[-1]).sum(-1)  # the gradient of the log decays that comes from after the chunk
+        from_step = sc.new_ones(length, length).triu_().expand(len(dstate), -1, -1)
         for n in range(chunks - 1, -1, -1):
-            dstates[n].addcmul_(dstates[n + 1], over[n])
-        after = dstates[1:].flatten(0, 1)
+            levels = _Levels(sc[n], decay[n])  # again: cheaper than holding it between the two passes
+            (k_n, v_n), (key_states, value_states) = both[n].split(widths, -1), states[n].split(widths, -1)
+            reads_kept, scores_kept = [], []
+            _, reads_before = levels.weights(reads[n], keep=reads_kept)
+            dpairs = torch.bmm(doc[n], v_n.transpose(1, 2))
+            dreads = levels.read(torch.bmm(doc[n], value_states.transpose(1, 2)), dpairs)
+            dscores = torch.linalg.vecdot(dreads, reads[n]).unsqueeze(-1).neg().add(dreads).mul_(reads[n])
+            key_weights, scores_before = levels.weights(dscores, keep=scores_kept)
 
-        dq = torch.bmm(scores_before, key_states).baddbmm_(key_weights, kc).mul_(scale)
-        dboth = torch.bmm(levels.at_end, after)
-        dboth[..., :keys] += torch.bmm(key_weights.transpose(1, 2), qc)
-        dboth[..., keys:] += torch.bmm(weights.transpose(1, 2), doc)
-        ds = torch.bmm(both, after.transpose(1, 2))
-        levels.collect(ds, (reads, reads_kept, dpairs), (dscores, scores_kept, pairs))
+            torch.bmm(scores_before, key_states, out=dq[n]).baddbmm_(key_weights, k_n)
+            torch.bmm(levels.at_end, dstate, out=dboth[n])
+            dk, dv = dboth[n].split(widths, -1)
+            dk += torch.bmm(key_weights.transpose(1, 2), qc[n])
+            dv += torch.bmm(weights[n].transpose(1, 2), doc[n])
+            torch.bmm(both[n], dstate.transpose(1, 2), out=ds[n])
+            levels.collect(ds[n], (reads[n], reads_kept, dpairs), (dscores, scores_kept, pairs[n]))
+            per_step = torch.mul(reads[n], dreads).addcmul_(scores[n], dscores).addcmul_(sc[n], ds[n], value=-1)
+            torch.bmm(from_step, per_step, out=dg[n]).add_(later.unsqueeze(1))
+            later = dg[n, :, 0]
 
-        per_step = torch.mul(reads, dreads).addcmul_(scores, dscores).addcmul_(sc, ds, value=-1)
-        later = per_step.new_ones(length, length).triu_().expand(count, -1, -1)
-        dg = torch.bmm(later, per_step).view(chunks, batch, heads, length, slots)
-        end = (dstates[-1] * states[-1]).sum(-1).view(1, batch, heads, slots)
-        dg += torch.cat((suffix_sums(dg[:, :, :, 0], 0)[1:], torch.zeros_like(end))).add_(end).unsqueeze(3)
+            dkeys, dvalues = dstate.mul_(levels.over.unsqueeze(-1)).split(widths, -1)
+            dkeys += torch.bmm(scores_before.transpose(1, 2), qc[n])
+            dvalues += torch.bmm(reads_before.transpose(1, 2), doc[n])
 
-        def unchunk(x, dtype):
-            return from_chunks(x.view(chunks, batch, heads, length, -1), steps, dtype)
-
-        dk, dv = dboth.view(chunks, batch, heads, length, -1).split((keys, values), -1)
-        gradients = (dq, dk, dv, ds, dg)
-        dkeys, dvalues = dstates[0].view(batch, heads, slots, -1).split((keys, values), -1)
+        dk, dv = dboth.split(widths, -1)
+        gradients = [
+            from_chunks(x.unflatten(1, (batch, heads)), steps, dtype)
+            for x, dtype in zip((dq.mul_(scale), dk, dv, ds, dg), ctx.types, strict=True)
+        ]
+        dkeys, dvalues = dstate.unflatten(0, (batch, heads)).split(widths, -1)
         starts = zip((dkeys.transpose(-1, -2), dvalues), ctx.initial, strict=True)
-        return (
-            *(unchunk(x, dtype) for x, dtype in zip(gradients, ctx.types, strict=True)),
-            *(None if dtype is None else x.to(dtype) for x, dtype in starts),
-            None,
-            None,
-        )
+        return *gradients, *(None if dtype is None else x.to(dtype) for x, dtype in starts), None, None
