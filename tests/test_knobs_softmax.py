@@ -74,8 +74,37 @@ def test_window_size():
     assert torch.equal(run(layer("sliding_window"), x), run(layer("sliding_window", window_size=32), x))
 
 
+@pytest.mark.parametrize("mixer", ["transformer", "sliding_window"])
+def test_short_convolution(mixer):
+    """It mixes each step's queries, keys and values with the steps right before, and is otherwise the layer without it."""
+    x = torch.randn(2, 50, WIDTH)
+    plain, made = layer(mixer), layer(mixer, use_short_conv=True, conv_size=3)
+    assert shapes(made) == shapes(plain) | {"conv1d.weight": (3 * WIDTH, 1, 3)}
+    assert layer(mixer, use_short_conv=True).conv1d.kernel_size == (4,)
+    changed = x.clone()
+    changed[:, 30] += 1
+    assert not torch.equal(run(made, x)[:, 30:33], run(made, changed)[:, 30:33])
+    assert torch.equal(run(made, x)[:, :30], run(made, changed)[:, :30])
+    whole = run(made, x)
+    for pieces in ((1, 1, 48), (20, 30), (1,) * 50):
+        cache = models.cache.DecodingCache()
+        with torch.no_grad():
+            parts = [made(part, past_key_values=cache, use_cache=True) for part in x.split(pieces, 1)]
+        assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-5) and cache.get_seq_length() == 50
+    with torch.no_grad():
+        made.conv1d.weight.zero_()
+        made.conv1d.weight[..., -1] = 1  # each step itself alone
+    assert torch.allclose(run(made, x), run(plain, x), atol=1e-5)
+
+
 BAD = [
     ("transformer", {"use_rope": 1}, "use_rope is 1; it must be true or false"),
+    ("transformer", {"use_short_conv": 1}, "use_short_conv is 1; it must be true or false"),
+    (
+        "transformer",
+        {"conv_size": 1, "use_short_conv": True},
+        "conv_size is 1; it must be a whole number of at least 2",
+    ),
     ("transformer", {"qk_norm": "no"}, "qk_norm is 'no'; it must be true or false"),
     ("transformer", {"window_size": 5}, "'window_size'"),
     ("transformer", {"use_output_gate": True}, "'use_output_gate'"),

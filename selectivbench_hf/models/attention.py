@@ -16,10 +16,24 @@ QUERY_BLOCK = 1024  # queries that share a mask when a piece follows earlier ste
 SMALLEST_BLOCK = 64  # of a window's queries: below, the products are too small to be worth a call
 
 
+class ShortConvolution(nn.Conv1d):
+    """A causal convolution of each channel with its own last `conv_size` steps, (B, T, C) -> (B, T, C)."""
+
+    def __init__(self, channels: int, conv_size: int):
+        super().__init__(channels, channels, conv_size, groups=channels, bias=False)
+
+    def forward(self, x: torch.Tensor, earlier: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The output, and the inputs (B, conv_size - 1, C) that the next piece needs; `earlier`: those before this piece."""
+        before = self.kernel_size[0] - 1
+        x = F.pad(x, (0, 0, before, 0)) if earlier is None else torch.cat((earlier, x), 1)
+        return super().forward(x.transpose(1, 2)).transpose(1, 2), x[:, x.shape[1] - before :]
+
+
 class Attention(nn.Module):
     """Causal softmax attention, by default with RMSNorm on queries and keys and rotary positions (base `rope_theta`).
 
-    window_size  steps that each step attends to, its own included (None: all)
+    window_size     steps that each step attends to, its own included (None: all)
+    use_short_conv  a short causal convolution over queries, keys and values, of `conv_size` steps
     """
 
     def __init__(
@@ -31,10 +45,12 @@ class Attention(nn.Module):
         qk_norm: bool = True,
         use_rope: bool = True,
         window_size: int | None = None,
+        use_short_conv: bool = False,
+        conv_size: int = 4,
         layer_idx: int = 0,
     ):
         super().__init__()
-        check_knobs(use_rope=use_rope, window_size=window_size)
+        check_knobs(use_rope=use_rope, window_size=window_size, use_short_conv=use_short_conv, conv_size=conv_size)
         if not isinstance(qk_norm, bool):
             raise InputError(f"qk_norm is {qk_norm!r}; it must be true or false")
         for name, value in (("rope_theta", rope_theta), ("norm_eps", norm_eps)):
@@ -52,6 +68,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.v_proj = nn.Linear(hidden_size, hidden_size, bias=False)
         self.o_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.conv1d = ShortConvolution(3 * hidden_size, conv_size) if use_short_conv else None
         if qk_norm:
             self.q_norm = nn.RMSNorm(self.head_dim, eps=norm_eps)
             self.k_norm = nn.RMSNorm(self.head_dim, eps=norm_eps)
@@ -59,10 +76,10 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, past_key_values=None, use_cache: bool = False) -> torch.Tensor:
         """(B, T, D) -> (B, T, D). `past_key_values`, a DecodingCache, holds the rotated keys and the values of earlier steps."""
         batch, steps, width = x.shape
-        q, k, v = (
-            project(x).view(batch, steps, self.num_heads, self.head_dim)
-            for project in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        parts = [project(x) for project in (self.q_proj, self.k_proj, self.v_proj)]
+        if self.conv1d is not None:
+            parts = self._convolved(parts, past_key_values if use_cache else None)
+        q, k, v = (part.view(batch, steps, self.num_heads, self.head_dim) for part in parts)
         if self.qk_norm:
             q, k = self.q_norm(q.to(self.q_norm.weight.dtype)), self.k_norm(k.to(self.k_norm.weight.dtype))
         if self.use_rope:
@@ -77,6 +94,16 @@ class Attention(nn.Module):
         else:
             mixed = window_attention(q, k, v, self.window_size)
         return self.o_proj(mixed.reshape(batch, steps, width))
+
+    def _convolved(self, parts, cache):
+        """Queries, keys and values (B, T, D) after the short convolution, whose last inputs the cache keeps."""
+        earlier = None
+        if cache is not None and cache.get_seq_length(self.layer_idx):
+            earlier = cache[self.layer_idx]["conv_state"]
+        out, last = self.conv1d(torch.cat(parts, -1), earlier)
+        if cache is not None:  # no step counted: the keys and values of this piece are still to come
+            cache.update(self.layer_idx, offset=0, conv_state=last)
+        return out.chunk(3, -1)
 
     def _with_earlier(self, k, v, cache):
         """Keys and values (B, T, H, D) after those of earlier steps; of these a window keeps as many as its next step will see."""

@@ -8,20 +8,24 @@ FOX = "selectivbench_hf.models.layers.fox:ForgettingAttention"
 PATH = "selectivbench_hf.models.layers.path:PaTHAttention"
 
 
-def transformer(hidden_size, num_heads, layer_idx, use_rope=True, **kwargs):
+def transformer(hidden_size, num_heads, layer_idx, use_rope=True, use_short_conv=False, conv_size=4, **kwargs):
     """Causal attention in the manner of transformers' recent models: RMSNorm on queries and keys, rotary positions, SDPA."""
     from ..attention import Attention
 
-    return Attention(hidden_size, num_heads, use_rope=use_rope, layer_idx=layer_idx, **kwargs)
+    conv = {"use_short_conv": use_short_conv, "conv_size": conv_size}
+    return Attention(hidden_size, num_heads, use_rope=use_rope, layer_idx=layer_idx, **conv, **kwargs)
 
 
-def sliding_window(hidden_size, num_heads, layer_idx, window_size=None, use_rope=True, **kwargs):
+def sliding_window(
+    hidden_size, num_heads, layer_idx, window_size=None, use_rope=True, use_short_conv=False, conv_size=4, **kwargs
+):
     """The same attention over the last `window_size` steps (32 unless told), the present one included: a memory that does not grow.
 
     32 steps of keys and values are as many numbers as the states of linear attention with heads of 64.
     """
     from ..attention import Attention
 
+    kwargs |= {"use_short_conv": use_short_conv, "conv_size": conv_size}
     window = 32 if window_size is None else window_size
     return Attention(hidden_size, num_heads, use_rope=use_rope, window_size=window, layer_idx=layer_idx, **kwargs)
 
@@ -103,7 +107,7 @@ MIXERS = (
         "attention",
         ATTENTION,
         reserved=("window_size",),
-        knobs=("use_rope",),
+        knobs=("use_rope", "use_short_conv", "conv_size"),
         decay="none",
         write="append",
         mixing="none",
@@ -114,7 +118,7 @@ MIXERS = (
         sliding_window,
         "attention",
         ATTENTION,
-        knobs=("use_rope", "window_size"),
+        knobs=("use_rope", "window_size", "use_short_conv", "conv_size"),
         decay="none",
         write="append",
         mixing="none",
