@@ -5,7 +5,7 @@
     sb.kernels.disable()         # and fla is as it was
 
 Our models call `enable()` themselves when they are built, loaded, or arrive in another process. CUDA tensors always take fla's own
-kernels. Covered: what GatedLinearAttention, GatedDeltaNet and Mamba2 need (see dispatch.py for the list).
+kernels. What is covered, and what is not: docs/kernels.md.
 """
 
 
