@@ -3,7 +3,6 @@
 import math
 import warnings
 
-from ..gates import turn_softplus_decay
 from ..knobs import check_knobs
 from ..mixer import Mixer, fla_layer
 
@@ -36,6 +35,8 @@ def gated_delta_net(
     state_size=None, expand=1.5, allow_neg_eigval=False, num_v_heads=None, **kwargs,
 ):  # fmt: skip
     """Gated DeltaNet: a decay per head and the delta rule. fla's allocation: keys of 0.75 * hidden_size, values of twice that."""
+    from ..gates import turn_softplus_decay
+
     check_knobs(
         use_short_conv=use_short_conv, conv_size=conv_size, use_output_gate=use_output_gate, decay=decay,
         initial_decay=initial_decay, state_size=state_size, expand=expand, allow_neg_eigval=allow_neg_eigval,
@@ -54,6 +55,8 @@ def gated_delta_product(
     state_size=None, expand=1.5, allow_neg_eigval=True, num_householder=2, num_v_heads=None, **kwargs,
 ):  # fmt: skip
     """Gated DeltaProduct: several delta-rule writes a step after one decay, each with keys, values and beta of its own."""
+    from ..gates import turn_softplus_decay
+
     check_knobs(
         use_short_conv=use_short_conv, conv_size=conv_size, use_output_gate=use_output_gate, decay=decay,
         initial_decay=initial_decay, state_size=state_size, expand=expand, allow_neg_eigval=allow_neg_eigval,
@@ -75,6 +78,8 @@ def comba(
     state_size=None, expand=1.5, num_v_heads=None, **kwargs,
 ):  # fmt: skip
     """Comba: the delta rule that erases before the state decays, and an output that subtracts what the erased key holds."""
+    from ..gates import turn_softplus_decay
+
     check_knobs(
         use_short_conv=use_short_conv, conv_size=conv_size, use_output_gate=use_output_gate, decay=decay,
         initial_decay=initial_decay, state_size=state_size, expand=expand,

@@ -3,7 +3,6 @@
 import math
 
 from ...errors import InputError
-from ..gates import turn_decay
 from ..knobs import check_knobs
 from ..mixer import Mixer, fla_layer
 from .linear import WIDTHS, widths
@@ -16,6 +15,8 @@ def gla(
     conv_size=4, use_output_gate=True, clamp_min=None, **kwargs,
 ):  # fmt: skip
     """Gated linear attention: a decay per key channel, keys half as wide as values."""
+    from ..gates import turn_decay
+
     knobs = {"use_short_conv": use_short_conv, "conv_size": conv_size, "use_output_gate": use_output_gate}
     check_knobs(decay=decay, initial_decay=initial_decay, **knobs)
     if initial_decay is not None and clamp_min is not None and math.log(initial_decay) < clamp_min:

@@ -1,6 +1,5 @@
 """Linear attention with no decay or one per head, additive writes. Axes: B T H D."""
 
-from ..gates import turn_decay
 from ..knobs import check_knobs
 from ..mixer import Mixer, fla_layer
 
@@ -84,6 +83,8 @@ def simple_gla(
     conv_size=4, use_output_gate=True, **kwargs,
 ):  # fmt: skip
     """Gated linear attention with one decay a head: that of Mamba-2, in the layer of GLA."""
+    from ..gates import turn_decay
+
     knobs = {"use_short_conv": use_short_conv, "conv_size": conv_size, "use_output_gate": use_output_gate}
     check_knobs(decay=decay, initial_decay=initial_decay, **knobs)
     kwargs |= widths(hidden_size, num_heads, state_size, expand)
@@ -98,6 +99,8 @@ def mesa_net(
 ):  # fmt: skip
     """MesaNet: two decayed sums, of k k^T and k v^T, read by the solution of the least-squares problem they pose (conjugate gradients).
     As many key as value channels in a head, at most 128."""
+    from ..gates import turn_decay
+
     knobs = {"use_short_conv": use_short_conv, "conv_size": conv_size, "use_output_gate": use_output_gate}
     check_knobs(decay=decay, initial_decay=initial_decay, state_size=state_size, **knobs)
     head_dim = state_size
