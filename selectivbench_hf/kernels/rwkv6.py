@@ -21,14 +21,38 @@ def rwkv6(r, k, v, w, u, scale=None, initial_state=None, chunk=None):
     scale = r.shape[-1] ** -0.5 if scale is None else scale
     dtype = compute_dtype(r, k, v, w, u, initial_state)
     with torch.autocast(r.device.type, enabled=False):
-        read = r.to(dtype) * scale
-        values = v.to(dtype)
-        early = torch.cat((read[:, 1:], torch.zeros_like(read[:, :1])), 1)
-        seen, last = gla(early, k, values, w, 1.0, initial_state, chunk)
-        if initial_state is None:
-            first = torch.zeros_like(values[:, :1])
-        else:
-            first = torch.einsum("bhk,bhkv->bhv", read[:, 0], initial_state.to(dtype)).unsqueeze(1)
-        bonus = (read * k * u).sum(-1, keepdim=True)
-        out = torch.addcmul(torch.cat((first, seen[:, :-1]), 1), bonus, values)
+        r, k, u, values = r.to(dtype), k.to(dtype), u.to(dtype), v.to(dtype)
+        early = torch.cat((r[:, 1:], torch.zeros_like(r[:, :1])), 1)
+        seen, last = gla(early, k, values, w, scale, initial_state, chunk)
+        first = None
+        if initial_state is not None:
+            first = torch.einsum("bhk,bhkv->bhv", r[:, 0] * scale, initial_state.to(dtype))
+        out = _Bonus.apply(seen, first, r, k, values, u * scale)
     return out.to(v.dtype), last
+
+
+class _Bonus(torch.autograd.Function):
+    """seen (B, T, H, V) one step later, behind first (B, H, V) or zeros, plus (sum over K of r u k) v."""
+
+    @staticmethod
+    def forward(ctx, seen, first, r, k, v, u):
+        bonus = torch.linalg.vecdot(r * k, u).unsqueeze(-1)
+        out = torch.empty_like(v)
+        out[:, 1:] = seen[:, :-1]
+        out[:, 0] = 0 if first is None else first
+        ctx.save_for_backward(r, k, v, u, bonus)
+        return out.addcmul_(bonus, v)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dout):
+        r, k, v, u, bonus = ctx.saved_tensors
+        dbonus = torch.linalg.vecdot(dout, v).unsqueeze(-1)
+        dseen = torch.empty_like(dout)
+        dseen[:, :-1] = dout[:, 1:]
+        dseen[:, -1] = 0
+        scaled = dbonus * k
+        du = (scaled * r).sum((0, 1))
+        dr = scaled.mul_(u)
+        dk = (dbonus * r).mul_(u)
+        return dseen, dout[:, 0] if ctx.needs_input_grad[1] else None, dr, dk, dout * bonus, du
