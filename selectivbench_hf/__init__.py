@@ -20,10 +20,14 @@ _PUBLIC = {
     "Collator": "features",
     "score": "metrics",
     "predict_items": "metrics",
+    "predict_answers": "recall_scoring",
+    "score_laws": "prediction",
+    "item_laws": "prediction",
     "train": "training",
     "StateTrainer": "trainer",
     "InputError": "errors",
     "SelectivBenchConfig": "models",
+    "SelectivBenchForCausalLM": "models",
     "SelectivBenchForStateClassification": "models",
 }
 __all__ = sorted([*_PUBLIC, "kernels", "__version__"])

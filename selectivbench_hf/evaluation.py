@@ -30,34 +30,53 @@ def batch_rows(longest: int, num_states: int, batch_size: int, chunked: bool) ->
 
 
 def evaluate(
-    model, task, splits=None, *, max_sequences=None, batch_size=64, accelerator=None, stop=None, say=None, pace=None
+    model,
+    task,
+    splits=None,
+    *,
+    max_sequences=None,
+    batch_size=64,
+    objective=None,
+    detail=False,
+    accelerator=None,
+    stop=None,
+    say=None,
+    pace=None,
 ) -> dict:
     """Score a model on whole splits.
 
     Args:
-        model: SelectivBenchForStateClassification, or any nn.Module (B, T, V) -> (B, T, S); scored in eval mode on its device in float32.
+        model: SelectivBenchForStateClassification or ...ForCausalLM, or any nn.Module (B, T, V) -> (B, T, S), in prediction (B, T, V),
+            for a recall task (B, T) ids -> (B, T, V); scored in eval mode on its device in float32.
         task: a Task or its name. splits: names; default: the test splits.
         max_sequences: only the first so many of each split.
         batch_size: most sequences in a forward pass; long sequences take fewer.
+        objective: "classification" or "prediction"; default: the model's own, classification for a bare module.
+        detail: add `detail`, the finer scores of detail.finer.
         accelerator: given with several processes, each takes its share of the batches; every process returns the whole.
         stop: launching.StopFlag; Stopped is raised on all processes once it is set on one.
         say: called with lines for the user (batch sizes, estimate). pace: steps per second for the estimate; default: measured.
 
     Returns:
-        dict split -> counts, accuracies, loss (None over no items), steps, sequences, seconds, sequences_per_second.
+        dict split -> counts, accuracies, loss (None over no items), steps, sequences, `interval` of the accuracy, seconds,
+        sequences_per_second; with distractors `headline` (see detail.headline); in prediction also what prediction.PredictionScores
+        has, `kl_interval`, and `kl_reason`, why there is no KL.
     """
     from .layout import load_split
-    from .models import wrap_module
+    from .models import objective_of, wrap_module
+    from .prediction import check_objective, num_classes
     from .tasks import get_task
 
     task = get_task(task)
     splits = [task.check_split(s) for s in (task.test_splits if splits is None else splits)]
-    model = wrap_module(model, task)
+    model = wrap_module(model, task, objective)
+    objective = check_objective(task, objective_of(model))
+    classes = num_classes(task, objective)
     work = {}
     for split in splits:
         steps = load_split(task, split).steps()[:max_sequences]
         chunked = type(model.classifier).__name__ != "Identity"
-        rows = batch_rows(int(steps.max()) if len(steps) else 1, task.num_states, batch_size, chunked)
+        rows = batch_rows(int(steps.max()) if len(steps) else 1, classes, batch_size, chunked)
         if say and rows < min(batch_size, len(steps)):
             say(
                 f"{split}: sequences of up to {int(steps.max()):,} steps are scored {rows} at a time instead of {batch_size}"
@@ -66,7 +85,7 @@ def evaluate(
     training = model.training
     model.eval()
     try:
-        scores = _evaluate(model, task, work, accelerator, stop, say, pace)
+        scores = _evaluate(model, task, work, objective, detail, accelerator, stop, say, pace)
     finally:
         model.train(training)
     if accelerator is None:
@@ -84,10 +103,14 @@ def not_finite(scores: dict) -> list[str]:
     ]
 
 
-def _evaluate(model, task, work, accelerator, stop, say, pace):
+def _evaluate(model, task, work, objective, detail, accelerator, stop, say, pace):
     from tqdm.auto import tqdm
 
-    from .metrics import ItemScores
+    from .detail import finer, headline
+    from .metrics import ItemScores, Outcomes
+    from .prediction import PredictionScores, known_laws
+
+    nothing = PredictionScores() if objective == "prediction" else ItemScores()
 
     rank, processes = (accelerator.process_index, accelerator.num_processes) if accelerator else (0, 1)
     left = sum(int(steps.sum()) for steps, _ in work.values())
@@ -108,6 +131,7 @@ def _evaluate(model, task, work, accelerator, stop, say, pace):
         for split, (steps, rows) in work.items():
             started = time.perf_counter()
             parts, stopped = [], 0
+            laws, unknown_law = known_laws(task, split, len(steps)) if objective == "prediction" else (None, None)
             for number, first in enumerate(range(0, len(steps), rows)):
                 if number % processes != rank:
                     continue
@@ -116,7 +140,7 @@ def _evaluate(model, task, work, accelerator, stop, say, pace):
                     break
                 ids = range(first, min(first + rows, len(steps)))
                 begun = time.perf_counter()
-                parts.append((number, score_batch(model, task, split, ids)))
+                parts.append((number, *score_batch(model, task, split, ids, laws)))
                 if pace is None:
                     pace = int(steps[first : first + rows].sum()) / max(time.perf_counter() - begun, 1e-9)
                     tell(pace)
@@ -130,22 +154,34 @@ def _evaluate(model, task, work, accelerator, stop, say, pace):
                 from .launching import Stopped
 
                 raise Stopped(stopped, (stop and stop.why) or "a signal to another process")
-            total = sum((scores for _, scores in sorted(parts, key=lambda p: p[0])), ItemScores())
+            parts.sort(key=lambda p: p[0])
+            total, outcomes = sum((p[1] for p in parts), nothing), Outcomes.join(p[2] for p in parts)
             seconds = time.perf_counter() - started
             rate = total.sequences / seconds if total.sequences else None
-            out[split] = {**total.as_dict(), "seconds": seconds, "sequences_per_second": rate}
+            out[split] = {**total.as_dict(), "interval": outcomes.interval()}
+            if objective == "prediction":
+                out[split] |= {"kl_interval": outcomes.kl_interval(), "kl_reason": unknown_law}
+            if (own := headline(task, split, outcomes)) is not None:
+                out[split]["headline"] = own
+            if detail:
+                out[split]["detail"] = finer(task, split, outcomes)
+            out[split] |= {"seconds": seconds, "sequences_per_second": rate}
     return out
 
 
-def score_batch(model, task, split: str, example_ids):
-    """metrics.ItemScores of the given sequences; the model gives hidden states (B, T, D), the head is applied CHUNK steps at a time."""
+def score_batch(model, task, split: str, example_ids, laws=None):
+    """(metrics.ItemScores, metrics.Outcomes) of the given sequences; the model gives hidden states (B, T, D), the head is applied CHUNK
+    steps at a time. In prediction `laws` (N, items - 1, V) are the true ones of the whole split, or None."""
     import torch
 
     from .features import make_batch
     from .metrics import ItemAccumulator
+    from .models import objective_of
     from .optimization import input_name
+    from .prediction import PredictionAccumulator
 
-    batch = make_batch(task, split, example_ids)
+    objective = objective_of(model)
+    batch = make_batch(task, split, example_ids, objective=objective)
     parameter = next(model.parameters(), None)
     device = parameter.device if parameter is not None else "cpu"
     name = input_name(task)
@@ -153,11 +189,30 @@ def score_batch(model, task, split: str, example_ids):
     with torch.inference_mode():
         hidden = model.hidden(**{name: inputs})
         del inputs
-        scores = ItemAccumulator(labels, item_ids)
+        if task.family == "recall":
+            hidden, labels, item_ids = _asked(hidden, labels, item_ids)
+        if objective == "prediction":
+            scores = PredictionAccumulator(labels, item_ids, None if laws is None else laws[batch["example_id"]])
+        else:
+            scores = ItemAccumulator(labels, item_ids)
         with _deterministic(hidden.is_cuda):
             for start in range(0, labels.shape[1], CHUNK):
                 scores.add(model.classifier(hidden[:, start : start + CHUNK]), start)
-    return scores.scores()
+    return scores.scores(), scores.outcomes()
+
+
+def _asked(hidden, labels, item_ids):
+    """The steps of each sequence that ask something, in their order, so that a head with a large vocabulary is applied to these alone:
+    hidden (B, Q, D), labels and item_ids (B, Q), filled up with -100 and -1 where a sequence asks less than another."""
+    import torch
+
+    asked = labels >= 0
+    order = torch.argsort((~asked).byte(), dim=1, stable=True)[:, : max(1, int(asked.sum(1).max()))]
+    return (
+        hidden.gather(1, order[..., None].expand(-1, -1, hidden.shape[2])),
+        labels.gather(1, order),
+        item_ids.gather(1, order),
+    )
 
 
 class _deterministic:
@@ -390,6 +445,8 @@ def _main(argv):
             )
         else:
             print(table(scores))
+            if task.family == "recall":
+                print(task.describe_chance())
         for line in lines:
             print(line, file=sys.stderr if known.json else sys.stdout)
     return 1 if failed else 0

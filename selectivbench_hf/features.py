@@ -16,6 +16,7 @@ import numpy as np
 from .checks import whole
 from .errors import InputError
 from .layout import load_split
+from .recall import question_ids
 from .streams import raw32, stream
 
 IGNORED = -100  # label of padding
@@ -74,7 +75,13 @@ def encode(
 
 
 def make_batch(
-    task, split: str, example_ids, *, epoch: int | None = None, seed: int | None = None
+    task,
+    split: str,
+    example_ids,
+    *,
+    epoch: int | None = None,
+    seed: int | None = None,
+    objective: str = "classification",
 ) -> dict[str, np.ndarray]:
     """A batch of the given sequences of a split, in the given order.
 
@@ -83,10 +90,12 @@ def make_batch(
         split: its split.
         example_ids: (B,) whole numbers.
         epoch, seed: training noise of this epoch and data seed; without them the evaluation noise.
+        objective: `prediction` makes `labels` the symbol of the next item at each step, -100 in the last item.
 
     Returns:
-        dict of `input_features` (B, T, V) float32 (not for a recall task, which has a whole vocabulary), `input_ids` (B, T) int64 (blank id
-        at padding), `labels` (B, T) int64 (-100 at padding and where nothing is asked), `item_ids` (B, T) int64 (-1 there), `lengths` (B,) and `example_id` (B,) int64. T is the longest sequence of the batch.
+        dict of `input_features` (B, T, V) float32 (not for a recall task, whose models are fed with ids), `input_ids` (B, T) int64 (blank
+        id at padding), `labels` (B, T) int64 (-100 at padding and where nothing is asked), `item_ids` (B, T) int64 (-1 there), `lengths`
+        (B,) and `example_id` (B,) int64. T is the longest sequence of the batch.
 
     Raises:
         InputError: for an unknown split, ids outside it, or an epoch without a seed.
@@ -104,6 +113,11 @@ def make_batch(
     if task.family == "grammar":
         padded["input_features"] = encode(task, padded["input_ids"], laid.lengths, split, ids, seed=seed, epoch=epoch)
     padded["example_id"] = ids
+    if objective != "classification":
+        from .prediction import check_objective, next_symbols
+
+        check_objective(task, objective)
+        padded["labels"] = next_symbols(task, padded["labels"], padded["item_ids"])
     return padded
 
 
@@ -127,6 +141,7 @@ def batches(
     shuffle: bool | None = None,
     drop_last: bool = False,
     max_sequences: int | None = None,
+    objective: str = "classification",
 ) -> Iterator[dict[str, np.ndarray]]:
     """The batches of one pass over a split, as NumPy arrays: train from any framework.
 
@@ -136,6 +151,7 @@ def batches(
         batch_size: B; the last batch may be smaller unless `drop_last`.
         shuffle: override the order (the noise follows the split all the same).
         max_sequences: only the first so many sequences of the split.
+        objective: as for `make_batch`.
 
     Yields:
         dicts as `make_batch` returns them.
@@ -143,10 +159,12 @@ def batches(
     Raises:
         InputError: for an unknown split or sizes below 1, at the call and not at the first batch.
     """
+    from .prediction import check_objective
     from .tasks import get_task
 
     task = get_task(task)
     task.check_split(split)
+    check_objective(task, objective)
     whole("batch_size", batch_size, 1)
     whole("seed", seed)
     whole("epoch", epoch, 0)
@@ -162,7 +180,7 @@ def batches(
         raise InputError(
             f"drop_last leaves no batch: {task.name}/{split} has {count} sequences and batch_size is {batch_size}"
         )
-    keys = {"epoch": epoch, "seed": seed} if training else {}
+    keys = {"objective": objective} | ({"epoch": epoch, "seed": seed} if training else {})
     return (
         make_batch(task, split, order[at : min(at + batch_size, stop)], **keys) for at in range(0, stop, batch_size)
     )
@@ -171,21 +189,33 @@ def batches(
 class Collator:
     """Rows of the `datasets` columns to a padded batch of torch tensors, for `Trainer` or a `DataLoader`.
 
+    Rows of a recall task have no `item_ids`: they are counted from the labels, and the batch has `input_ids` (B, T) int64 in the place of features.
+
     Args:
         task: a Task or a task's name.
         split: the split that the rows come from; it keys the evaluation noise. For `train` the noise is that of (seed, epoch): call
             `set_epoch` to renew it each epoch.
         seed: data seed of the training noise.
         with_item_ids: also return `item_ids` (B, T) and `lengths` (B,), which scoring needs and the model's forward does not take.
+        objective: as for `make_batch`.
 
     Returns (when called with a list of rows):
-        dict of `input_features` (B, T, V) float32 and `labels` (B, T) int64 (-100 at padding).
+        dict of `input_features` (B, T, V) float32 and `labels` (B, T) int64 (-100 at padding, and where a recall task asks nothing).
     """
 
-    def __init__(self, task, split: str = "train", seed: int = 0, with_item_ids: bool = False):
+    def __init__(
+        self,
+        task,
+        split: str = "train",
+        seed: int = 0,
+        with_item_ids: bool = False,
+        objective: str = "classification",
+    ):
+        from .prediction import check_objective
         from .tasks import get_task
 
         self.task = get_task(task)
+        self.objective = check_objective(self.task, objective)
         self.split, self.seed, self.epoch, self.with_item_ids = self.task.check_split(split), seed, 0, with_item_ids
 
     def set_epoch(self, epoch: int) -> None:
@@ -194,8 +224,16 @@ class Collator:
     def __call__(self, rows):
         import torch
 
+        from .prediction import next_symbols
+
         if not rows:
             raise InputError("a batch needs at least one row")
+        recall = self.task.family == "recall"
+        if recall:
+            rows = [
+                {**row, "item_ids": question_ids(np.asarray(row["labels"]))} if "labels" in row else row
+                for row in rows
+            ]
         missing = {"example_id", "input_ids", "labels", "item_ids"} - set(rows[0])
         if missing:
             raise InputError(
@@ -213,8 +251,14 @@ class Collator:
                 padded[name][at, : lengths[at]] = np.asarray(row[name])
         keys = {"seed": self.seed, "epoch": self.epoch} if self.split == "train" else {}
         ids = [int(r["example_id"]) for r in rows]
-        features = encode(self.task, padded["input_ids"], lengths, self.split, ids, **keys)
-        out = {"input_features": torch.from_numpy(features), "labels": torch.from_numpy(padded["labels"])}
+        if recall:
+            inputs = {"input_ids": torch.from_numpy(padded["input_ids"])}
+        else:
+            features = encode(self.task, padded["input_ids"], lengths, self.split, ids, **keys)
+            inputs = {"input_features": torch.from_numpy(features)}
+        if self.objective == "prediction":
+            padded["labels"] = next_symbols(self.task, padded["labels"], padded["item_ids"])
+        out = {**inputs, "labels": torch.from_numpy(padded["labels"])}
         if self.with_item_ids:
             out |= {"item_ids": torch.from_numpy(padded["item_ids"]), "lengths": torch.from_numpy(lengths)}
         return out

@@ -16,6 +16,8 @@ from .layout import load_split
 from .streams import stream
 
 BOOTSTRAP_DRAWS = 2_000
+WORDS_AT_ONCE = 1 << 22  # of the bootstrap: a large split is drawn a few draws at a time
+ASKED, RIGHT, RIGHT_FIRST, RIGHT_LAST = 1, 2, 4, 8  # what a flag of Outcomes holds
 
 
 @dataclass
@@ -28,6 +30,7 @@ class ItemScores:
         loss_sum: sum of the cross-entropies of all steps that are not padding, nats.
         steps: their number.
         sequences: sequences scored.
+        sequences_right: sequences with every item right by the sum (copying: strings reproduced whole).
     """
 
     correct: int = 0
@@ -37,9 +40,10 @@ class ItemScores:
     loss_sum: float = 0.0
     steps: int = 0
     sequences: int = 0
+    sequences_right: int = 0
 
     def __add__(self, other: ItemScores) -> ItemScores:
-        return ItemScores(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values())))
+        return type(self)(*(a + b for a, b in zip(asdict(self).values(), asdict(other).values(), strict=True)))
 
     @property
     def accuracy(self) -> float | None:
@@ -70,6 +74,56 @@ class ItemScores:
         }
 
 
+@dataclass
+class Outcomes:
+    """What became of each item of some sequences, in their order: what intervals and finer scores are made of.
+
+    Attributes:
+        flags: (N, items) uint8, a sum of ASKED (the sequence has this item), RIGHT (by the sum over its steps), RIGHT_FIRST and RIGHT_LAST.
+        kl: (N, items) float32 nats, in prediction where the true law is known, else None.
+    """
+
+    flags: np.ndarray
+    kl: np.ndarray | None = None
+
+    @staticmethod
+    def join(parts) -> Outcomes:
+        """All sequences, one after another; sequences with fewer items are filled up with items that are not asked."""
+        parts = list(parts)
+        items = max((p.flags.shape[1] for p in parts), default=0)
+
+        def joined(arrays, dtype):
+            out = np.zeros((sum(map(len, arrays)), items), dtype)
+            at = 0
+            for array in arrays:
+                out[at : at + len(array), : array.shape[1]] = array
+                at += len(array)
+            return out
+
+        known = bool(parts) and all(p.kl is not None for p in parts)
+        return Outcomes(
+            joined([p.flags for p in parts], np.uint8), joined([p.kl for p in parts], np.float32) if known else None
+        )
+
+    def has(self, flag: int) -> np.ndarray:
+        """(N, items) bool: where `flag` is set."""
+        return (self.flags & flag) != 0
+
+    def interval(self) -> list[float] | None:
+        """95 % bootstrap interval of the accuracy over sequences; None over no items."""
+        return _interval(self.has(RIGHT).sum(1), self.has(ASKED).sum(1))
+
+    def kl_interval(self) -> list[float] | None:
+        """The same of the mean KL, nats per item; None where the law is not known."""
+        return None if self.kl is None else _interval(self.kl.sum(1, dtype=float), self.has(ASKED).sum(1))
+
+
+def _interval(numerators, denominators):
+    if not denominators.sum() or not np.isfinite(numerators).all():
+        return None
+    return bootstrap(numerators[:, None], denominators[:, None])[:, 0].tolist()
+
+
 class ItemAccumulator:
     """Scores a batch of sequences from logits that come chunk by chunk in time, holding (B, S) numbers and not (B, T, S).
 
@@ -77,7 +131,7 @@ class ItemAccumulator:
         labels: (B, T) int64 state ids, -100 at padding; torch tensor.
         item_ids: (B, T) int64 item of each step, -1 at padding; ascending along T.
 
-    Feed `add(logits, start)` in order of time, then read `scores()`.
+    Feed `add(logits, start)` in order of time, then read `scores()` and `outcomes()`.
     """
 
     def __init__(self, labels, item_ids):
@@ -89,6 +143,8 @@ class ItemAccumulator:
         self.is_first = (item_ids != torch.cat([after, item_ids[:, :-1]], 1)) & (item_ids >= 0)
         self.is_last = (item_ids != torch.cat([item_ids[:, 1:], after], 1)) & (item_ids >= 0)
         self.result = ItemScores(sequences=int((item_ids >= 0).any(1).sum()))
+        items = int(item_ids.max()) + 1 if item_ids.numel() else 0
+        self.flags = torch.zeros(len(item_ids), max(items, 0), dtype=torch.uint8, device=item_ids.device)
 
     def add(self, logits, start: int) -> None:
         """Take the logits (B, C, S) of the steps start..start + C."""
@@ -120,12 +176,29 @@ class ItemAccumulator:
             head = segment.reshape(batch, steps)[:, 0]
             sums[head[goes_on]] += self.open[goes_on]
         ends = last.reshape(-1)
-        predicted = sums.argmax(-1)
-        self.result.correct += int((predicted[segment[ends]] == labels.reshape(-1)[ends]).sum())
+        summed = sums[segment[ends]]
+        hits = summed.argmax(-1) == labels.reshape(-1)[ends]
+        self.result.correct += int(hits.sum())
         self.open = sums[segment.reshape(batch, steps)[:, -1]]
+        rows, at = first.nonzero(as_tuple=True)
+        self.flags[rows, self.item_ids[rows, start + at]] += ASKED + RIGHT_FIRST * right[rows, at].byte()
+        rows, at = last.nonzero(as_tuple=True)
+        items = self.item_ids[rows, start + at]
+        self.flags[rows, items] += RIGHT * hits.byte() + RIGHT_LAST * right[rows, at].byte()
+        self.ended(rows, items, labels[rows, at], summed)
+
+    def ended(self, rows, items, labels, summed) -> None:
+        """Items (E,) that ended in the steps just added, with their labels and their softmax summed over their steps (E, S)."""
 
     def scores(self) -> ItemScores:
+        """The counts of all that was added."""
+        asked, right = (self.flags & ASKED) != 0, (self.flags & RIGHT) != 0
+        self.result.sequences_right = int(((right | ~asked).all(1) & asked.any(1)).sum())
         return self.result
+
+    def outcomes(self) -> Outcomes:
+        """The same item by item."""
+        return Outcomes(self.flags.cpu().numpy())
 
 
 @dataclass
@@ -170,6 +243,11 @@ def predict_items(probabilities: np.ndarray, item_ids: np.ndarray) -> np.ndarray
     Raises:
         InputError: when the shapes differ or sequences of the batch have different numbers of items.
     """
+    return item_sums(probabilities, item_ids).argmax(-1)
+
+
+def item_sums(probabilities, item_ids) -> np.ndarray:
+    """(B, items, S): the probabilities summed over each item's steps; arguments and errors as in `predict_items`."""
     probabilities, item_ids = np.asarray(probabilities), np.asarray(item_ids)
     if probabilities.ndim != 3 or probabilities.shape[:2] != item_ids.shape:
         raise InputError(
@@ -188,7 +266,7 @@ def predict_items(probabilities: np.ndarray, item_ids: np.ndarray) -> np.ndarray
     real = item_ids >= 0
     sums = np.zeros((batch * items, probabilities.shape[2]))
     np.add.at(sums, (np.arange(batch)[:, None] * items + item_ids)[real], probabilities[real])
-    return sums.argmax(1).reshape(batch, items)
+    return sums.reshape(batch, items, -1)
 
 
 def score(task, split: str, predictions) -> Score:
@@ -197,7 +275,8 @@ def score(task, split: str, predictions) -> Score:
     Args:
         task: a Task or a task's name.
         split: the split predicted.
-        predictions: (N, items) whole numbers: the state id of each item of the first N sequences of the split, in order.
+        predictions: (N, items) whole numbers: the state id of each item of the first N sequences of the split, in order. For a recall
+            task the symbol that answers each question, as `predict_answers` gives them, and the score is a RecallScore.
 
     Raises:
         InputError: for another shape, numbers that are no state ids, or no predictions at all.
@@ -205,6 +284,10 @@ def score(task, split: str, predictions) -> Score:
     from .tasks import get_task
 
     task = get_task(task)
+    if task.family == "recall":
+        from .recall_scoring import score_answers
+
+        return score_answers(task, split, predictions)
     data = load_split(task, split)
     try:
         given = np.asarray(predictions)
@@ -232,8 +315,37 @@ def score(task, split: str, predictions) -> Score:
 
 def bootstrap_interval(right: np.ndarray, num_items: int) -> tuple[float, float]:
     """The 2.5 % and 97.5 % points of the accuracy when sequences are drawn anew with replacement; the same for the same counts."""
-    n = len(right)
-    words = stream("bootstrap", n).random_raw(BOOTSTRAP_DRAWS * n).reshape(BOOTSTRAP_DRAWS, n)
-    drawn = right[((words >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)].sum(1) / (n * num_items)
-    low, high = np.quantile(drawn, [0.025, 0.975])
+    low, high = bootstrap(right[:, None], np.full((len(right), 1), num_items))[:, 0]
     return float(low), float(high)
+
+
+def bootstrap(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
+    """The 2.5 % and 97.5 % points of sum(numerators) / sum(denominators) when sequences are drawn anew with replacement.
+
+    It covers the choice of test sequences, whose items are correlated, not the grammar nor the training. All columns see the same draws.
+
+    Args:
+        numerators, denominators: (N, columns), one row a sequence: what is right and what is asked in it.
+
+    Returns:
+        (2, columns) float64; draws in which a column has nothing are left out, NaN where all are.
+    """
+    n = len(numerators)
+    source, at_once = stream("bootstrap", n), max(1, WORDS_AT_ONCE // n)
+    both = np.concatenate([numerators, denominators], 1).astype(float)
+    sums = np.empty((BOOTSTRAP_DRAWS, both.shape[1]))
+    for at in range(0, BOOTSTRAP_DRAWS, at_once):
+        draws = min(at_once, BOOTSTRAP_DRAWS - at)
+        words = source.random_raw(draws * n).reshape(draws, n)
+        chosen = (((words >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32)).astype(np.int64)
+        cells = chosen + n * np.arange(draws)[:, None]
+        times = np.bincount(cells.ravel(), minlength=draws * n).reshape(draws, n)  # how often each sequence is drawn
+        sums[at : at + draws] = times.astype(float) @ both
+    top, below = np.split(sums, 2, axis=1)
+    ratio = np.divide(top, below, out=np.full_like(top, np.nan), where=below > 0)
+    out = np.full((2, ratio.shape[1]), np.nan)
+    always = (below > 0).all(0)
+    out[:, always] = np.quantile(ratio[:, always], [0.025, 0.975], axis=0)
+    some = (below > 0).any(0) & ~always  # apart: nanquantile is slow
+    out[:, some] = np.nanquantile(ratio[:, some], [0.025, 0.975], axis=0)
+    return out

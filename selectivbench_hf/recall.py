@@ -26,6 +26,7 @@ FILLERS = ("clean", "any", "zero")
 LETTERS = 26
 DELIMITER = LETTERS + 1
 KINDS = ("mqar", "copy")
+SOLVED = 0.95  # the second paper's mark
 # shares of the strings of a copying task: a string belongs to one split by its hash, so that short ones cannot stand in two
 BUCKETS = {"train": (0, 8), "validation": (8, 9), "test": (9, 10)}
 
@@ -118,6 +119,12 @@ class RecallTask:
         if self.kind == "copy":
             return {"guess": 1 / LETTERS}
         return {"guess": 1 / (self.vocab_size // 2), "any_value": 1 / self.num_pairs}
+
+    def describe_chance(self) -> str:
+        """How to read a score, in one line."""
+        told = {"guess": "guessing one of the possible answers", "any_value": "naming any value of the sequence"}
+        worth = ", ".join(f"{told[name]} is worth {share:.2%}" for name, share in self.chance.items())
+        return f"share of questions answered right; {worth}; {self.name} counts as solved from {SOLVED:.0%} on"
 
     # -- identity ------------------------------------------------------------------------------------------------------
 
@@ -296,9 +303,13 @@ class RecallSplit:
         lengths = self.lengths[indices]
         labels = self.labels[indices]
         inside = np.arange(self.input_ids.shape[1]) < lengths[:, None]
-        asked = labels != IGNORED
-        items = np.where(asked, np.cumsum(asked, 1) - 1, -1).astype(np.int32)
-        return Layout(lengths, self.input_ids[indices][inside], labels[inside], items[inside])
+        return Layout(lengths, self.input_ids[indices][inside], labels[inside], question_ids(labels)[inside])
+
+
+def question_ids(labels: np.ndarray) -> np.ndarray:
+    """(..., T) int32: the 0-based number of the question that each step asks, by its label; -1 where it asks nothing."""
+    asked = labels != IGNORED
+    return np.where(asked, np.cumsum(asked, -1) - 1, -1).astype(np.int32)
 
 
 def draw_block(task: RecallTask, split: str, block: int, start: int, stop: int) -> RecallSplit:

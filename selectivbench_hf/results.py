@@ -176,7 +176,7 @@ class Result:
 
     @property
     def scores(self) -> dict:
-        """Split name -> counts, accuracies and loss."""
+        """Split name -> counts, accuracies and loss; in prediction also KL, cross-entropy and so on."""
         return self.record["scores"]
 
     def accuracy(self, split: str = "test") -> float | None:
@@ -187,9 +187,11 @@ class Result:
 
 
 def table(scores: dict) -> str:
-    """Scores as lines a person can read, one split a line."""
+    """Scores as lines a person can read, one split a line, with the 95 % interval of the accuracy or, in prediction, of the KL."""
+    if any("kl" in s for s in scores.values()):
+        return _prediction_table(scores)
     lines = [
-        f"{'split':<14}{'sequences':>10}{'correct':>10}{'items':>10}{'accuracy':>10}{'first':>9}{'last':>9}{'loss':>9}"
+        f"{'split':<14}{'sequences':>10}{'correct':>10}{'items':>10}{'accuracy':>10}{'first':>9}{'last':>9}{'loss':>9}  95 %"
     ]
     for split, s in scores.items():
         nothing = "not finite" if s["steps"] else "no items"
@@ -199,7 +201,34 @@ def table(scores: dict) -> str:
         ]
         lines.append(
             f"{split:<14}{s['sequences']:>10}{s['correct']:>10}{s['total']:>10}{shown[0]:>10}{shown[1]:>9}{shown[2]:>9}{shown[3]:>9}"
+            + _between(s.get("interval"))
         )
+        if own := s.get("headline"):
+            accuracy = "no items" if own["accuracy"] is None else f"{own['accuracy']:.4f}"
+            lines.append(f"  {own['of']}: {accuracy} ({own['correct']} of {own['total']}){_between(own['interval'])}")
+    return "\n".join(lines)
+
+
+def _between(interval) -> str:
+    return f"  {interval[0]:.4f} to {interval[1]:.4f}" if interval else ""
+
+
+def _prediction_table(scores: dict) -> str:
+    lines = [
+        f"{'split':<14}{'sequences':>10}{'items':>10}{'KL':>9}{'cross-ent.':>11}{'entropy':>9}{'perplexity':>11}{'accuracy':>10}  KL, 95 %"
+    ]
+    reasons = {}
+    for split, s in scores.items():
+        cells = []
+        for key, width in (("kl", 9), ("cross_entropy", 11), ("entropy", 9), ("perplexity", 11), ("accuracy", 10)):
+            number = s[key]
+            known = number is not None and math.isfinite(number)
+            lacks = "no items" if not s["total"] else "unknown" if number is None and s["kl_reason"] else "not finite"
+            cells.append(f"{number if known else lacks:>{width}{'.4f' if known else ''}}")
+        lines.append(f"{split:<14}{s['sequences']:>10}{s['total']:>10}{''.join(cells)}{_between(s['kl_interval'])}")
+        if s["kl_reason"]:
+            reasons.setdefault(s["kl_reason"], []).append(split)
+    lines += [f"no KL on {', '.join(splits)}: {why}" for why, splits in reasons.items()]
     return "\n".join(lines)
 
 
@@ -216,7 +245,10 @@ def build_record(run, status: str, reason: str | None, scores: dict, which: str 
     size = models.state_size(config) if config is not None else None
     seen = plan.sequences_before(state.step)
     if state.best:
-        selection = "highest validation item accuracy (ties: lower loss, then earlier)"
+        by = "highest validation item accuracy"
+        if "kl" in state.best:
+            by = "lowest validation " + ("cross-entropy" if state.best["kl"] is None else "KL")
+        selection = f"{by} (ties: lower loss, then earlier)"
     elif not task.splits["validation"]:
         selection = "none: the task has no validation sequences"
     elif state.history:
@@ -239,6 +271,7 @@ def build_record(run, status: str, reason: str | None, scores: dict, which: str 
             "description": task.describe(),
             "split_fingerprints": {s: task.split_fingerprint(s) for s in task.splits},
             "builder_keywords": args.task_kwargs,
+            "chance": task.chance if task.family == "recall" else None,
         },
         "model": {
             "name": args.mixer if run.own_model and args.mixer != "module" else type(module).__name__,
@@ -280,6 +313,7 @@ def build_record(run, status: str, reason: str | None, scores: dict, which: str 
         "evaluation": {
             "checkpoint": which,
             "step": (state.best["step"] if which == "best" else state.step) if which else None,
+            "objective": args.objective,
             "selection": selection,
             "precision": "fp32",
             "max_sequences": args.max_eval_sequences,

@@ -7,6 +7,7 @@
     accelerate launch train.py --output_dir runs/gla --resume
 
     result = sb.train(task, model="gla", hidden_size=128)        # or any nn.Module: (B, T, V) -> (B, T, S)
+    accelerate launch train.py --task te3 --objective prediction     # the next item's symbol in the place of the state
 
 Every optimiser step takes the next global batch, cuts it over processes and micro-batches, sums the losses of all real steps, sums the
 gradients over processes once, and divides by the number of real steps: the result does not depend on the cut (dropout apart, which
@@ -32,7 +33,8 @@ def train(task, model=None, **fields):
 
     Args:
         task: a Task, or anything get_task takes.
-        model: a mixer's name (default gla; also as `mixer="gla"`), or a torch.nn.Module mapping float32 (B, T, V) to logits (B, T, S).
+        model: a mixer's name (default gla; also as `mixer="gla"`), or a torch.nn.Module mapping float32 (B, T, V) to logits (B, T, S), for a
+            recall task int64 ids (B, T), 0..V - 1 and V at padding, to logits (B, T, V).
         fields: fields of TrainingArguments (`hidden_size=128`, `max_steps=300`, `output_dir="runs/x"`), or builder keywords of the task.
 
     Returns:
@@ -74,9 +76,11 @@ def main(argv=None) -> int:
 def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
     """Train by `args` (`module`: the user's own model in place of a mixer). Returns results.Result; see `train`."""
     from .models.mixers import get_mixer
+    from .prediction import check_objective
     from .tasks import get_task
 
     task = get_task(args.task, **args.task_kwargs)
+    check_objective(task, args.objective)
     if module is None and ":" not in str(args.mixer):
         get_mixer(args.mixer)  # a wrong name is told at once: the rest takes seconds to import
     import torch
@@ -103,7 +107,7 @@ def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
 
 def _model_fields(args) -> dict:
     """The fields of SelectivBenchConfig that the arguments set, the width apart."""
-    names = ("mixer", "num_hidden_layers", "num_heads", "block", "mlp", "dropout", "mixer_kwargs")
+    names = ("mixer", "num_hidden_layers", "num_heads", "block", "mlp", "objective", "dropout", "mixer_kwargs")
     tied = {} if args.tie_word_embeddings is None else {"tie_word_embeddings": args.tie_word_embeddings}
     return {name: getattr(args, name) for name in names} | tied
 
@@ -137,11 +141,11 @@ class _Run:
         if module is None:
             width = args.hidden_size if self.sizing is None else self.sizing.hidden_size
             config = models.SelectivBenchConfig.for_task(task, hidden_size=width, **_model_fields(args))
-            model = models.SelectivBenchForStateClassification(config)
+            model = models.model_class(config)(config)
         elif args.tie_word_embeddings is not None:
             raise InputError("tie_word_embeddings is a choice of a mixer's model; a module has its own head")
         else:
-            model = models.wrap_module(module, task)
+            model = models.wrap_module(module, task, args.objective)
         self.model = model.to(self.device)
         self.folder = RunFolder.open(args, task, accelerator)
         self.args = args.replace(output_dir=str(self.folder.path), task=self.folder.task_name(args))
@@ -267,7 +271,12 @@ class _Run:
         if state.step >= plan.total_steps:
             return
         self.prefetch = Prefetch(
-            self.task, plan, state.step, self.accelerator.process_index, pin=self.device.type == "cuda"
+            self.task,
+            plan,
+            state.step,
+            self.accelerator.process_index,
+            pin=self.device.type == "cuda",
+            objective=args.objective,
         )
         self.model.train()
         logged = (state.step, state.seconds)
@@ -385,7 +394,9 @@ class _Run:
             at += p.numel()
 
     def validate(self):
-        """Score validation; keep the model in best/ when its item accuracy is the highest so far (ties: lower loss, then earlier)."""
+        """Score validation; keep the model in best/ when it is the best so far by prediction.standing (ties: earlier)."""
+        from .prediction import standing
+
         if not self.task.splits["validation"]:
             return
         scores = self.evaluate(["validation"])["validation"]
@@ -397,18 +408,17 @@ class _Run:
         entry = {
             "step": state.step,
             **{k: scores[k] for k in ("accuracy", "accuracy_first", "accuracy_last", "loss", "correct", "total")},
+            **{k: scores[k] for k in ("kl", "cross_entropy") if k in scores},
         }
         state.history.append(entry)
         self.log(state.step, **{f"validation_{k}": v for k, v in entry.items() if k != "step"})
-        better = state.best is None or (entry["accuracy"], -entry["loss"]) > (
-            state.best["accuracy"],
-            -state.best["loss"],
-        )
+        better = state.best is None or standing(entry) > standing(state.best)
         if better:
             state.best = {"step": state.step, **scores}
             on_main(self.accelerator, lambda: self.folder.save_model("best", self.model, state.step, entry))
+        kl = f"KL {entry['kl']:.4f} nats per item, " if entry.get("kl") is not None else ""
         self.say(
-            f"step {state.step}: validation accuracy {entry['accuracy']:.4f} (first step {entry['accuracy_first']:.4f}, last step "
+            f"step {state.step}: validation {kl}accuracy {entry['accuracy']:.4f} (first step {entry['accuracy_first']:.4f}, last step "
             f"{entry['accuracy_last']:.4f}), loss {entry['loss']:.4f}{', best so far' if better else ''}"
         )
 
@@ -422,6 +432,7 @@ class _Run:
             splits,
             max_sequences=args.max_eval_sequences,
             batch_size=args.per_device_eval_batch_size,
+            detail=args.detail,
             accelerator=self.accelerator,
             stop=self.stop,
             say=self.say if notice else None,
@@ -475,6 +486,8 @@ class _Run:
         for line in not_finite(scores):
             self.say("notice: " + line)
         self.say(table(scores))
+        if self.task.family == "recall":
+            self.say(self.task.describe_chance())
         self.say(
             f"finished {state.step} steps; scored the {which} model; record: {self.folder.path / 'results.jsonl'}"
         )

@@ -11,6 +11,7 @@ from .mixer import heads_for
 from .mixers import check_mixer
 
 BLOCKS = ("matched", "paper")
+OBJECTIVES = ("classification", "prediction")
 # As in zoology, whose benchmark this is: one table for symbols and answers, of standard deviation 0.02. (docs/recall.md has the measurement.)
 RECALL = {"tie_word_embeddings": True, "encoder_range": 0.02}
 # keywords that transformers itself puts into a configuration beside the declared fields
@@ -36,6 +37,8 @@ class SelectivBenchConfig(PreTrainedConfig):
     block                    "matched": x + drop(mixer(norm(x))), then x + drop(SwiGLU(norm(x))), and a final norm;
                              "paper": LayerNorm(x + drop(mixer(x))), with an MLP in the `transformer` only.
                              `gpt` is a whole GPT-2 with blocks of its own and ignores it.
+    objective                "classification": the head has one logit for each of the S states; "prediction": one for each of the V
+                             symbols, of which the next item's is asked for
     num_symbols, num_states  V and S of the task ('#' included)
     vocab_size               V + 1: `input_ids` run 0..V, and V is the blank
     dropout                  on the branches that are added to the residual stream (`gpt`: on its embeddings too)
@@ -57,6 +60,7 @@ class SelectivBenchConfig(PreTrainedConfig):
     num_heads: int | None = None
     block: str = "matched"
     mlp: bool | None = None
+    objective: str = "classification"
     num_symbols: int = 27
     num_states: int = 27
     vocab_size: int | None = None
@@ -99,11 +103,13 @@ class SelectivBenchConfig(PreTrainedConfig):
             )
         if self.block not in BLOCKS:
             raise unknown("block", self.block, BLOCKS)
+        if self.objective not in OBJECTIVES:
+            raise unknown("objective", self.objective, OBJECTIVES)
         if not isinstance(self.tie_word_embeddings, bool):
             raise InputError(f"tie_word_embeddings is {self.tie_word_embeddings!r}; it must be true or false")
-        if self.tie_word_embeddings and self.num_symbols != self.num_states:
+        if self.tie_word_embeddings and self.num_symbols != self.num_classes:
             raise InputError(
-                f"tie_word_embeddings needs as many classes as symbols, as recall tasks have them; here are {self.num_states} classes and "
+                f"tie_word_embeddings needs as many classes as symbols, as recall tasks have them; here are {self.num_classes} classes and "
                 f"{self.num_symbols} symbols"
             )
         if not isinstance(self.mlp, bool | NoneType):
@@ -122,6 +128,11 @@ class SelectivBenchConfig(PreTrainedConfig):
             self.num_heads = heads_for(self.hidden_size)
         if self.intermediate_size is None:
             self.intermediate_size = -(-8 * self.hidden_size // 3 // 8) * 8
+
+    @property
+    def num_classes(self) -> int:
+        """Logits of the head: S, or V in prediction."""
+        return self.num_symbols if self.objective == "prediction" else self.num_states
 
     @property
     def has_mlp(self) -> bool:
@@ -159,7 +170,12 @@ def task_fields(task) -> dict:
         "num_states": task.num_states,
         "max_position_embeddings": max(task.max_steps(split) for split in task.splits),
     }
-    return fields | (RECALL if task.family == "recall" else {})
+    return fields | (RECALL if family_of(task) == "recall" else {})
+
+
+def family_of(task) -> str:
+    """`recall` or `grammar`; whatever else has the sizes of a task counts as the latter."""
+    return getattr(task, "family", "grammar")
 
 
 def own_fields() -> list[str]:

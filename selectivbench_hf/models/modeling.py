@@ -10,14 +10,14 @@ import warnings
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModelForTokenClassification, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification, PreTrainedModel
 from transformers import initialization as guarded
 from transformers.modeling_outputs import TokenClassifierOutput
 from transformers.utils import ModelOutput
 
 from ..errors import InputError
 from .cache import STATE, DecodingCache
-from .configuration import SelectivBenchConfig
+from .configuration import SelectivBenchConfig, family_of
 from .loading import one_sentence, refuse_misfits
 from .mixers import build_mixer, check_mixer, get_mixer, needs_kernels
 from .outside import check_materialised, check_outside, check_shared, takes_cache
@@ -120,6 +120,7 @@ class SelectivBenchForStateClassification(PreTrainedModel):
     _supports_sdpa = True
 
     def __init__(self, config: SelectivBenchConfig):
+        self._check_objective(config)
         super().__init__(config)
         check_mixer(config.mixer, config.hidden_size, config.num_heads, config.mixer_kwargs)
         _enable_kernels(config.mixer)
@@ -143,7 +144,7 @@ class SelectivBenchForStateClassification(PreTrainedModel):
                 nn.RMSNorm(config.hidden_size, eps=config.norm_eps) if config.block == "matched" else nn.Identity()
             )
         self.classifier = (
-            TiedHead(self.encoder) if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.num_states)
+            TiedHead(self.encoder) if config.tie_word_embeddings else nn.Linear(config.hidden_size, config.num_classes)
         )
 
         # What `_init_weights` may touch. The rest belongs to the mixers, and a layer keeps its own initialisation.
@@ -235,6 +236,13 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             x = block(x, cache, shared)
         return self.norm(x)
 
+    @staticmethod
+    def _check_objective(config) -> None:
+        if config.objective != "classification":
+            raise InputError(
+                f"a model with objective {config.objective!r} is a SelectivBenchForCausalLM (AutoModelForCausalLM), not one for states"
+            )
+
     def _check_cache(self, cache) -> None:
         if cache is None:
             return
@@ -311,19 +319,53 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         _enable_kernels(self.config.mixer)
 
 
+class SelectivBenchForCausalLM(SelectivBenchForStateClassification):
+    """Which symbol the next item will be: logits (B, T, V). The same parts and names of weights, with V outputs.
+
+    Unlike transformers' language models it shifts nothing: `labels` (B, T) say for each step which symbol the next item has, as
+    batches with objective="prediction" do; blank steps and distractors lie between an item and the next. A model of a recall
+    task, whose classes are symbols, can be loaded as one too.
+    """
+
+    @staticmethod
+    def _check_objective(config) -> None:
+        if config.num_classes != config.num_symbols:
+            raise InputError(
+                f"a model with objective {config.objective!r} and {config.num_classes} classes is a SelectivBenchForStateClassification "
+                f"(AutoModelForTokenClassification); a SelectivBenchForCausalLM has one class for each of the {config.num_symbols} symbols"
+            )
+
+
+def model_class(config: SelectivBenchConfig) -> type[SelectivBenchForStateClassification]:
+    """The class of a configuration's model, by its objective."""
+    return SelectivBenchForCausalLM if config.objective == "prediction" else SelectivBenchForStateClassification
+
+
 def state_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy over labels that are not -100, in float32. logits (B, T, S), labels (B, T)."""
     return F.cross_entropy(logits.float().flatten(0, 1), labels.flatten().long(), ignore_index=IGNORED_LABEL)
 
 
 class WrappedModule(nn.Module):
-    """Any module (B, T, V) -> (B, T, S), called as our models are. `hidden` gives its logits and `classifier` is the identity."""
+    """Any module (B, T, V) -> (B, T, C), called as our models are; C: states, or in prediction symbols. `hidden` gives its logits and
+    `classifier` is the identity.
+
+    With `takes_ids` (recall tasks) the module is given ids in the place of features: (B, T) int64 in 0..V, V at padding.
+    """
 
     accepts_loss_kwargs = False
 
-    def __init__(self, module: nn.Module, num_symbols: int, num_states: int):
+    def __init__(
+        self,
+        module: nn.Module,
+        num_symbols: int,
+        num_classes: int,
+        objective: str = "classification",
+        takes_ids: bool = False,
+    ):
         super().__init__()
-        self.module, self.num_symbols, self.num_states = module, num_symbols, num_states
+        self.module, self.num_symbols, self.num_classes, self.objective = module, num_symbols, num_classes, objective
+        self.takes_ids = takes_ids
         self.classifier = nn.Identity()
 
     def forward(self, input_features=None, input_ids=None, labels=None, example_id=None, item_ids=None, lengths=None):
@@ -332,12 +374,13 @@ class WrappedModule(nn.Module):
         return TokenClassifierOutput(loss=None if labels is None else state_loss(logits, labels), logits=logits)
 
     def hidden(self, input_features=None, input_ids=None):
-        """The module's logits (B, T, S)."""
-        if input_features is None:
+        """The module's logits (B, T, C)."""
+        inputs = input_ids if self.takes_ids else input_features
+        if inputs is None:
             if input_ids is None:
-                raise InputError("give input_features or input_ids")
-            input_features = F.one_hot(input_ids, self.num_symbols + 1)[..., : self.num_symbols].float()
-        out = self.module(input_features)
+                raise InputError("give input_ids" if self.takes_ids else "give input_features or input_ids")
+            inputs = F.one_hot(input_ids, self.num_symbols + 1)[..., : self.num_symbols].float()
+        out = self.module(inputs)
         out = out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
         name = type(self.module).__name__
         if not isinstance(out, torch.Tensor):
@@ -347,17 +390,23 @@ class WrappedModule(nn.Module):
                 f"the module {name} returned logits without a gradient: they are detached or computed under no_grad, "
                 "or no parameter requires one, so nothing can be learned"
             )
-        wanted = (*input_features.shape[:2], self.num_states)
+        wanted = (*inputs.shape[:2], self.num_classes)
         if tuple(out.shape) != wanted:
+            classes = "symbols" if self.objective == "prediction" or self.takes_ids else "states"
             raise InputError(
-                f"the module {name} returned shape {tuple(out.shape)}; (batch, steps, states) = {wanted} is needed"
+                f"the module {name} returned shape {tuple(out.shape)}; (batch, steps, {classes}) = {wanted} is needed"
             )
         return out
 
 
-def wrap_module(module: nn.Module, task) -> nn.Module:
-    """A user's module as a model of ours for `task` (which has num_symbols and num_states); ours come back as they are."""
+def wrap_module(module: nn.Module, task, objective: str | None = None) -> nn.Module:
+    """A user's module as a model of ours for `task` (which has num_symbols and num_states); ours come back as they are.
+
+    objective: "classification" or "prediction"; None: the model's own, classification for a bare module.
+    """
     if isinstance(module, SelectivBenchForStateClassification | WrappedModule):
+        if objective not in (None, own := objective_of(module)):
+            raise InputError(f"the model was made with objective {own!r}, so it cannot be used with {objective!r}")
         return module
     if not isinstance(module, nn.Module):
         raise InputError(f"a model is the name of a mixer or a torch.nn.Module, not {type(module).__name__}")
@@ -369,7 +418,14 @@ def wrap_module(module: nn.Module, task) -> nn.Module:
                 f"{name} has {key!r} in {str(parameter.dtype).removeprefix('torch.')}; parameters must be float32 "
                 "(call module.float(); half precision is the option `precision`)"
             )
-    return WrappedModule(module, task.num_symbols, task.num_states)
+    objective = objective or "classification"
+    classes = task.num_symbols if objective == "prediction" else task.num_states
+    return WrappedModule(module, task.num_symbols, classes, objective, takes_ids=family_of(task) == "recall")
+
+
+def objective_of(model: nn.Module) -> str:
+    """What one of our models, or a wrapped module, was made for."""
+    return model.objective if isinstance(model, WrappedModule) else model.config.objective
 
 
 def parameter_counts(model: nn.Module) -> dict[str, int]:
@@ -451,3 +507,4 @@ def _enable_kernels(mixer: str) -> None:
 
 AutoConfig.register(SelectivBenchConfig.model_type, SelectivBenchConfig, exist_ok=True)
 AutoModelForTokenClassification.register(SelectivBenchConfig, SelectivBenchForStateClassification, exist_ok=True)
+AutoModelForCausalLM.register(SelectivBenchConfig, SelectivBenchForCausalLM, exist_ok=True)
