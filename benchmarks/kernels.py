@@ -201,6 +201,7 @@ def candidates() -> dict[str, Op]:
         "mesa": Op("mesa:mesa", lambda s: (*map(s.make, ("unit_q", "unit_k", "v", "g", "beta")), torch.ones(s.heads, s.keys, requires_grad=True))),
         "comba": Op("comba:comba", "unit_q unit_k v unit_k g beta", lite=(12, 24)),
         "kda": Op("kda:kda", "unit_q unit_k v gk beta", (3.5, 1.8)),
+        "gdn2": Op("kda:gdn2", lambda s: (*map(s.make, ("unit_q", "unit_k", "v", "gk")), *(s.make(x).detach().sigmoid().requires_grad_() for x in "kv"))),
         "rwkv7": Op("dplr:dplr", lambda s: (*map(s.make, ("q", "k", "v")), a := s.make("unit_k"), (-0.5 * a.detach()).requires_grad_(), s.make("gk"))),
     }  # fmt: skip
 

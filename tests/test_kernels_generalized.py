@@ -1,4 +1,4 @@
-"""KDA and RWKV-7's recurrence in chunks against plain float64 loops: values, all gradients, odd lengths, extreme gates and keys."""
+"""KDA, Gated DeltaNet-2 and RWKV-7's recurrence in chunks against plain float64 loops: values, all gradients, odd lengths, extreme gates and keys."""
 
 import inspect
 
@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from selectivbench_hf.kernels.bindings.kda import log_decay
 from selectivbench_hf.kernels.dplr import dplr
 from selectivbench_hf.kernels.halving import halve
-from selectivbench_hf.kernels.kda import kda
-from selectivbench_hf.kernels.reference_generalized import dplr_loop, kda_loop
+from selectivbench_hf.kernels.kda import gdn2, kda
+from selectivbench_hf.kernels.reference_generalized import dplr_loop, gdn2_loop, kda_loop
 
-OPS = {"kda": (kda, kda_loop), "dplr": (dplr, dplr_loop)}
+OPS = {"kda": (kda, kda_loop), "gdn2": (gdn2, gdn2_loop), "dplr": (dplr, dplr_loop)}
 
 
 def names(op):
@@ -37,6 +37,8 @@ def inputs(op, steps, gate=-0.5, repeat=1, batch=2, heads=2, keys=5, values=6, s
     key = F.normalize(random(keys), dim=-1)
     if op == "kda":
         return [q, key, v, g, share(wide=repeat), state]
+    if op == "gdn2":
+        return [q, key, v, g, share(keys), share(values), state]
     return [q, F.normalize(random(keys), dim=-1), v, -key, key * share(keys), g, state]
 
 
@@ -98,11 +100,12 @@ def test_nearly_parallel_keys(op, beta):
     base = torch.randn(2, 1, 2, 16, generator=generator, dtype=torch.float64)
     noise = torch.randn(2, 128, 2, 16, generator=generator, dtype=torch.float64)
     key = F.normalize(base + 1e-3 * noise, dim=-1)
-    new = (
-        {"k": key, "beta": torch.full((2, 128, 2), beta, dtype=torch.float64)}
-        if op == "kda"
-        else {"a": -key, "b": beta * key}
-    )
+    full = torch.full_like(key, beta)
+    new = {
+        "kda": {"k": key, "beta": full[..., 0]},
+        "gdn2": {"k": key, "b": full, "w": full.clone()},
+        "dplr": {"a": -key, "b": beta * key},
+    }[op]
     arguments = [new.get(name, old) for name, old in zip(names(op), arguments, strict=True)]
     wanted = values_and_gradients(loop, arguments, torch.float64)
     got = values_and_gradients(fast, arguments, torch.float32)

@@ -1,4 +1,4 @@
-"""The knobs of KDA and RWKV-7: each changes what it says and nothing else. And RWKV-7's first values and depth."""
+"""The knobs of KDA, Gated DeltaNet-2 and RWKV-7: each changes what it says and nothing else. And RWKV-7's first values and depth."""
 
 import math
 import warnings
@@ -16,10 +16,12 @@ from selectivbench_hf.models.cache import DecodingCache
 pytest.importorskip("triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
 
-BOTH = pytest.mark.parametrize("mixer", ["kda", "rwkv7"])
-GATES = {"kda": {"A_log", "dt_bias"}, "rwkv7": {"w_lora.values"}}
+ALL = pytest.mark.parametrize("mixer", ["kda", "gated_delta_net2", "rwkv7"])
+DELTA = pytest.mark.parametrize("mixer", ["kda", "gated_delta_net2"])
+GATES = {"kda": {"A_log", "dt_bias"}, "gated_delta_net2": {"A_log", "dt_bias"}, "rwkv7": {"w_lora.values"}}
 GATE_INPUT = {
     "kda": {"f_proj.0.weight", "f_proj.1.weight"},
+    "gated_delta_net2": {"f_proj.0.weight", "f_proj.1.weight"},
     "rwkv7": {"x_w", "w_lora.lora.0.weight", "w_lora.lora.2.weight", "w_lora.lora.2.bias"},
 }
 
@@ -53,7 +55,7 @@ def run(module, x, cache=None):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What the recurrences are called with: a list of dicts g, beta (KDA only)."""
+    """What the recurrences are called with: a list of dicts g, beta (of the delta rules: how much is erased)."""
     calls = []
 
     def spy(module, name, **positions):
@@ -66,6 +68,7 @@ def seen(monkeypatch):
         monkeypatch.setattr(module, name, record)
 
     spy(bindings.kda, "kda", g=3, beta=4)
+    spy(bindings.kda, "gdn2", g=3, beta=4)
     spy(bindings.rwkv7, "dplr", g=5)
     return calls
 
@@ -78,13 +81,13 @@ def same_but(before, after, removed=(), added=(), changed=()):
     assert different == set(changed)
 
 
-@BOTH
+@ALL
 def test_learned_decays_depend_on_the_input(mixer, seen):
     run(layer(mixer, moved=0.3), torch.randn(2, 70, WIDTH))
     assert (seen[0]["g"] < 0).all() and seen[0]["g"].std((0, 1)).min() > 0
 
 
-@BOTH
+@ALL
 def test_fixed_decays_do_not(mixer, seen):
     made = layer(mixer, decay="fixed")
     same_but(layer(mixer), made, removed=GATE_INPUT[mixer], added=GATES[mixer] - parameters(layer(mixer)).keys())
@@ -98,7 +101,7 @@ def test_fixed_decays_do_not(mixer, seen):
     assert all(parameters(trained)[name]._no_weight_decay for name in GATES[mixer])
 
 
-@BOTH
+@ALL
 def test_without_decay_nothing_is_forgotten(mixer, seen):
     made = layer(mixer, decay="none")
     gone = GATE_INPUT[mixer] | (GATES[mixer] & parameters(layer(mixer)).keys())
@@ -118,14 +121,16 @@ def measured_decay(made):
     return cache[0]["recurrent_state"] / before
 
 
-@BOTH
+@ALL
 @pytest.mark.parametrize("decay", ["learned", "fixed"])
 @pytest.mark.parametrize("value", [0.6, 0.99])
 def test_initial_decay_is_what_a_step_leaves(mixer, decay, value):
-    free = {"use_short_conv": False} if mixer == "kda" else {}
+    free = {} if mixer == "rwkv7" else {"use_short_conv": False}
     made = layer(mixer, initial_decay=value, decay=decay, **free)
     assert torch.allclose(measured_decay(made), torch.tensor(value), atol=1e-5)
-    bias = {"kda": "dt_bias", "rwkv7": "w_lora.lora.2.bias" if decay == "learned" else "w_lora.values"}[mixer]
+    bias = "dt_bias"
+    if mixer == "rwkv7":
+        bias = "w_lora.lora.2.bias" if decay == "learned" else "w_lora.values"
     same_but(layer(mixer, decay=decay, **free), made, changed={bias})
 
 
@@ -136,10 +141,11 @@ def test_initial_decay_of_a_bounded_gate():
         layer("kda", initial_decay=0.1, lower_bound=-2.0)
 
 
-def test_output_gate_of_kda():
+@DELTA
+def test_output_gate_of_delta_rules(mixer):
     """Off: no gate's parameters. A gate that gives 0 everywhere halves what is left without it."""
     x = torch.randn(2, 70, WIDTH)
-    with_gate, without = layer("kda"), layer("kda", use_output_gate=False)
+    with_gate, without = layer(mixer), layer(mixer, use_output_gate=False)
     same_but(with_gate, without, removed={"g_proj.0.weight", "g_proj.1.weight", "g_proj.1.bias"})
     with torch.no_grad():
         with_gate.g_proj[1].weight.zero_()
@@ -161,23 +167,25 @@ def test_output_gate_of_rwkv7():
     assert torch.allclose(run(with_gate, x), run(without, x), atol=1e-5)
 
 
-def test_short_convolution_of_kda():
-    with_conv, without = parameters(layer("kda")), parameters(layer("kda", use_short_conv=False))
+@DELTA
+def test_short_convolution(mixer):
+    with_conv, without = parameters(layer(mixer)), parameters(layer(mixer, use_short_conv=False))
     assert with_conv.keys() - without.keys() == {f"{name}_conv1d.weight" for name in "qkv"}
     assert all(with_conv[name].shape == p.shape for name, p in without.items())
     assert with_conv["q_conv1d.weight"].shape[-1] == 4
-    assert parameters(layer("kda", conv_size=3))["q_conv1d.weight"].shape[-1] == 3
+    assert parameters(layer(mixer, conv_size=3))["q_conv1d.weight"].shape[-1] == 3
     caches = []
-    for made in (layer("kda"), layer("kda", use_short_conv=False)):
+    for made in (layer(mixer), layer(mixer, use_short_conv=False)):
         caches.append(DecodingCache())
         run(made, torch.randn(1, 9, WIDTH), caches[-1])
     assert caches[0][0]["conv_state"][0].shape[-1] == 4 and caches[1][0]["conv_state"] is None
 
 
+@DELTA
 @pytest.mark.parametrize("negative", [False, True])
-def test_negative_eigenvalues_of_kda(negative, seen):
-    made = layer("kda", allow_neg_eigval=negative)
-    same_but(layer("kda"), made)
+def test_negative_eigenvalues(mixer, negative, seen):
+    made = layer(mixer, allow_neg_eigval=negative)
+    same_but(layer(mixer), made)
     with torch.no_grad():
         made.b_proj.weight.mul_(30)
     run(made, torch.randn(2, 70, WIDTH))
@@ -185,13 +193,14 @@ def test_negative_eigenvalues_of_kda(negative, seen):
     assert (seen[0]["beta"] > 0).all() and most * 0.95 < seen[0]["beta"].max() <= most
 
 
+@DELTA
 @pytest.mark.parametrize(("kwargs", "keys", "values"), [
     ({}, 8, 8), ({"state_size": 5}, 5, 8), ({"expand": 2}, 8, 16), ({"state_size": 12, "expand": 0.5}, 12, 4),
     ({"state_size": 7, "expand": 1.5}, 7, 12), ({"num_v_heads": 8}, 8, 4), ({"num_v_heads": 8, "expand": 2}, 8, 8),
 ])  # fmt: skip
-def test_state_and_width_of_kda(kwargs, keys, values):
-    made = layer("kda", **kwargs)
-    config = models.SelectivBenchConfig(mixer="kda", hidden_size=WIDTH, num_hidden_layers=1, mixer_kwargs=kwargs)
+def test_state_and_width(mixer, kwargs, keys, values):
+    made = layer(mixer, **kwargs)
+    config = models.SelectivBenchConfig(mixer=mixer, hidden_size=WIDTH, num_hidden_layers=1, mixer_kwargs=kwargs)
     heads = kwargs.get("num_v_heads", 4)
     assert made.q_proj.out_features == made.k_proj.out_features == 4 * keys
     assert made.v_proj.out_features == made.o_proj.in_features == heads * values
@@ -200,6 +209,8 @@ def test_state_and_width_of_kda(kwargs, keys, values):
 
 
 VARIANTS = [
+    ("gated_delta_net2", {"decay": "fixed", "use_output_gate": False}),
+    ("gated_delta_net2", {"decay": "none", "use_short_conv": False, "num_v_heads": 8, "expand": 2}),
     ("kda", {"use_output_gate": False}), ("kda", {"decay": "fixed"}), ("kda", {"decay": "none", "use_short_conv": False}),
     ("kda", {"state_size": 5, "expand": 2, "num_v_heads": 8}), ("kda", {"lower_bound": -5.0, "safe_gate": True}),
     ("rwkv7", {"use_output_gate": False}), ("rwkv7", {"decay": "fixed"}), ("rwkv7", {"decay": "none", "fuse_norm": True}),
@@ -226,6 +237,9 @@ def test_models_with_a_knob_turned_train_save_and_decode(mixer, kwargs, tmp_path
 
 
 BAD = [
+    (("gated_delta_net2", WIDTH, None, {"initial_decay": 2}), "initial_decay is 2"),
+    (("gated_delta_net2", WIDTH, None, {"expand_v": 2}), "unknown mixer argument 'expand_v'"),
+    (("gated_delta_net2", 2048, 4), "512 key channels a head are more than the 256"),
     (("kda", WIDTH, None, {"use_short_conv": "no"}), "use_short_conv is 'no'; it must be true or false"),
     (("kda", WIDTH, None, {"conv_size": 1}), "conv_size is 1"),
     (("kda", WIDTH, None, {"decay": "off"}), "decay is 'off'; it must be 'learned' or 'fixed' or 'none'"),

@@ -1,11 +1,12 @@
-"""Kimi Delta Attention: the delta rule with one decay per key channel, in chunks.
+"""Kimi Delta Attention and Gated DeltaNet-2: the delta rule with one decay per key channel, in chunks.
 
     S' = diag(exp(g_t)) S_{t-1},   S_t = S' + beta_t k_t (v_t - S'^T k_t)^T,   o_t = scale * S_t^T q_t
 
-(loop: reference_generalized.py; Kimi Linear, Moonshot AI 2025, arXiv:2510.26692). As in gated_delta.py, with both matrices over pairs
-of steps, Q-K and K-K, from one sweep of halving.py: queries and keys are the two readers, keys the writer. Within a chunk, with P the
-strict lower K-K part, M = (I + beta P)^-1 and E = V - (decay * K) S, the writes are X = M (beta E); with Z = M^T dX the gradient of
-beta P is minus the strict lower part of Z X^T. The gradient of the gates needs no states: whatever reads at step i scales with the
+(loops: reference_generalized.py; Kimi Linear, Moonshot AI 2025, arXiv:2510.26692). Gated DeltaNet-2 (Hatamizadeh et al. 2026,
+arXiv:2605.22791) erases with a key p_t = b_t * k_t of its own: S'^T p_t above for S'^T k_t. As in gated_delta.py, with both matrices
+over pairs of steps, Q-K and K-K (or p-K), from one sweep of halving.py: queries and keys (or p) are the two readers, keys the writer.
+Within a chunk, with P the strict lower K-K part, M = (I + beta P)^-1 and E = V - (decay * K) S, the writes are X = M (beta E); with
+Z = M^T dX the gradient of beta P is minus the strict lower part of Z X^T. The gradient of the gates needs no states: whatever reads at step i scales with the
 decays up to i, whatever is written at j with those after j, so with the gradients of keys as readers and as writers
 dg_t = sum_{i >= t} q_i dq_i + k_i (dk_i reading - dk_i writing), plus <dS, S> at the end.
 
@@ -27,18 +28,32 @@ def kda(q, k, v, g, beta, scale=None, initial_state=None, chunk=None):
     initial_state (B, H, K, V). Returns o (B, T, H, V) in v's type and the last state (B, H, K, V) in float32 (float64 if an input
     is). scale: 1/sqrt(K). The keys should have at most unit length, else the recurrence itself explodes.
     """
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
     heads = v.shape[2]
     if q.shape[2] != heads:
         q, k = (x.repeat_interleave(heads // x.shape[2], dim=2) for x in (q, k))
+    return _apply(q, k, None, v, g, beta, scale, initial_state, chunk)
+
+
+def gdn2(q, k, v, g, b, w, scale=None, initial_state=None, chunk=None):
+    """The same with a gate per channel for erasing, b (B, T, H, K), and one for writing, w (B, T, H, V); all of H heads.
+
+    S_t = S' + k_t (w_t v_t - S'^T (b_t k_t))^T."""
+    dtype = compute_dtype(q, k, v, g, b, w, initial_state)
+    erased, written = b.to(dtype) * k.to(dtype), w.to(dtype) * v.to(dtype)
+    out, state = _apply(q, k, erased, written, g, g.new_ones(g.shape[:3]), scale, initial_state, chunk)
+    return out.to(v.dtype), state
+
+
+def _apply(q, k, p, v, g, beta, scale, initial_state, chunk):
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
     chunk = chunk or preferred_chunk(q.shape[-1], v.shape[-1])
-    return _KDA.apply(q, k, v, g, beta, initial_state, scale, chunk_length(q.shape[1], chunk))
+    return _KDA.apply(q, k, p, v, g, beta, initial_state, scale, chunk_length(q.shape[1], chunk))
 
 
 class _KDA(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, g, beta, initial_state, scale, length):
-        dtype = compute_dtype(q, k, v, g, beta, initial_state)
+    def forward(ctx, q, k, p, v, g, beta, initial_state, scale, length):
+        dtype = compute_dtype(q, k, p, v, g, beta, initial_state)
         batch, steps, heads, keys = q.shape
         values = v.shape[3]
         with torch.autocast(q.device.type, enabled=False):
@@ -46,13 +61,16 @@ class _KDA(torch.autograd.Function):
             bc = to_chunks(beta, length, dtype).flatten(0, 2).unsqueeze(-1)  # (M, C, 1)
             decay = to_chunks(g, length, dtype).exp_()  # (N, B, H, C, K)
             chunks = len(decay)
-            qk = decay.new_empty(*decay.shape[:-1], 2, keys)
-            to_chunks(q, length, dtype, out=qk[..., QUERY, :]).mul_(scale)
-            to_chunks(k, length, dtype, out=qk[..., KEY, :])
-            decay, qk = decay.flatten(0, 2), qk.flatten(0, 2)  # (M, C, K), (M, C, 2, K)
+            reads = decay.new_empty(*decay.shape[:-1], 2, keys)
+            to_chunks(q, length, dtype, out=reads[..., QUERY, :]).mul_(scale)
+            to_chunks(k if p is None else p, length, dtype, out=reads[..., KEY, :])
+            decay, reads = decay.flatten(0, 2), reads.flatten(0, 2)  # (M, C, K), (M, C, 2, K)
+            kc = (
+                reads[:, :, KEY:] if p is None else to_chunks(k, length, dtype).flatten(0, 2).unsqueeze(2)
+            )  # (M, C, 1, K)
 
-            weights = decay.new_empty(len(qk), length, 2, length)
-            readers, writers, over = halve(qk, qk[:, :, KEY:], decay, 2, weights.flatten(1, 2))
+            weights = decay.new_empty(len(reads), length, 2, length)
+            readers, writers, over = halve(reads, kc, decay, 2, weights.flatten(1, 2))
             inverse = unit_lower_inverse(weights[:, :, KEY] * bc)
 
             states = decay.new_empty(chunks + 1, batch * heads, keys, values)
@@ -66,23 +84,23 @@ class _KDA(torch.autograd.Function):
                 torch.mul(states[n], over_n, out=states[n + 1]).baddbmm_(writers_n.transpose(1, 2), write)
                 torch.bmm(readers_n[:, :, QUERY], states[n], out=out_n).baddbmm_(weights_n[:, :, QUERY], write)
             result = from_chunks(out.view(chunks, batch, heads, length, values), steps, v.dtype)
-        ctx.save_for_backward(qk, readers, writers, over, errors, writes, bc, decay, weights, inverse, states)
+        ctx.save_for_backward(reads, kc, readers, writers, over, errors, writes, bc, decay, weights, inverse, states)
         ctx.shapes = (batch, steps, heads, scale)
-        ctx.types = [x.dtype for x in (q, k, v, g, beta)]
+        ctx.types = [None if x is None else x.dtype for x in (q, k, p, v, g, beta)]
         ctx.initial = None if initial_state is None else (initial_state.shape, initial_state.dtype)
         return result, states[-1].view(batch, heads, keys, values).clone()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, do, dlast):
-        qk, readers, writers, over, errors, writes, bc, decay, weights, inverse, states = ctx.saved_tensors
+        reads, kc, readers, writers, over, errors, writes, bc, decay, weights, inverse, states = ctx.saved_tensors
         batch, steps, heads, scale = ctx.shapes
         length, keys = decay.shape[1:]
         chunks = states.shape[0] - 1
         doc = to_chunks(do, length, decay.dtype).flatten(0, 2)
 
         # the scan backwards; `inner` is Z, and beta Z the gradient of the errors and so of v
-        dreaders, dwriters = torch.empty_like(qk), torch.empty_like(decay)
+        dreaders, dwriters = torch.empty_like(reads), torch.empty_like(decay)
         inner, dv = torch.empty_like(errors), torch.empty_like(errors)
         dstate = dlast.flatten(0, 1).to(decay.dtype).clone()
         end = (dstate * states[-1]).sum(-1).view(batch, heads, keys)
@@ -108,16 +126,18 @@ class _KDA(torch.autograd.Function):
         dweights = torch.empty_like(weights)
         dweights[:, :, QUERY] = torch.bmm(doc, writes_t)
         torch.mul(dpairs, bc, out=dweights[:, :, KEY])
-        dgates = halve_back(qk, qk[:, :, KEY:], decay, 2, dreaders, dwriters.unsqueeze(2), dweights.flatten(1, 2))
+        dgates = halve_back(reads, kc, decay, 2, dreaders, dwriters.unsqueeze(2), dweights.flatten(1, 2))
         dg = gate_gradient(*dgates, end)
-        dq, dk = dreaders.unbind(2)
+        dq, dp = dreaders.unbind(2)
+        if ctx.types[2] is None:  # the key erases and is written
+            dwriters.add_(dp)
         dinitial = None
         if ctx.initial is not None:
             shape, dtype = ctx.initial
             dinitial = dstate.view(shape).to(dtype)
-        gradients = (dq.mul_(scale), dk.add_(dwriters), dv, dg.flatten(0, 2), dbeta)
+        gradients = (dq.mul_(scale), dwriters, dp, dv, dg.flatten(0, 2), dbeta)
         gradients = (
-            from_chunks(x.unflatten(0, (chunks, batch, heads)), steps, dtype)
+            None if dtype is None else from_chunks(x.unflatten(0, (chunks, batch, heads)), steps, dtype)
             for x, dtype in zip(gradients, ctx.types, strict=True)
         )
         return *gradients, dinitial, None, None

@@ -20,6 +20,18 @@ def kda_loop(q, k, v, g, beta, scale, initial_state=None):
     return torch.stack(outputs, 1), state
 
 
+def gdn2_loop(q, k, v, g, b, w, scale, initial_state=None):
+    """S' = diag(exp(g_t)) S_{t-1}, S_t = S' + k_t (w_t v_t - S'^T (b_t k_t))^T, o_t = S_t^T q_t; g, b as k, w as v."""
+    state, outputs = _start(initial_state, q, v), []
+    for t in range(v.shape[1]):
+        state = state * g[:, t, :, :, None].exp()
+        key = k[:, t, :, :, None]
+        error = w[:, t] * v[:, t] - (state * b[:, t, :, :, None] * key).sum(-2)
+        state = state + key * error[..., None, :]
+        outputs.append((q[:, t, :, :, None] * scale * state).sum(-2))
+    return torch.stack(outputs, 1), state
+
+
 def dplr_loop(q, k, v, a, b, g, scale, initial_state=None):
     """S_t = diag(exp(g_t)) S_{t-1} + b_t a_t^T S_{t-1} + k_t v_t^T, o_t = S_t^T q_t; all but v (B, T, H, K)."""
     state, outputs = _start(initial_state, q, v), []

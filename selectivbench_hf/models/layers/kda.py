@@ -1,7 +1,8 @@
-"""Kimi Delta Attention with the knobs that fla's layer has not: output gate, decay, initial decay. Axes: B T D."""
+"""Kimi Delta Attention and Gated DeltaNet-2 with the knobs that fla's layers have not: output gate, decay, initial decay. Axes: B T D."""
 
 import math
 
+import fla.layers.gdn2
 import fla.layers.kda
 import torch
 from fla.modules import RMSNorm
@@ -23,8 +24,7 @@ class KimiDeltaAttention(fla.layers.kda.KimiDeltaAttention):
     def __init__(self, use_output_gate=True, decay="learned", initial_decay=None, **kwargs):
         super().__init__(**kwargs)
         if not use_output_gate:
-            self.g_proj = _NoGate(self.value_dim)
-            self.o_norm = _UngatedRMSNorm(self.head_v_dim, eps=self.o_norm.eps)
+            _ungate(self)
         if initial_decay is not None and self.lower_bound is not None:
             with torch.no_grad():
                 self.dt_bias.copy_(self._bounded_bias_of(initial_decay))
@@ -40,6 +40,21 @@ class KimiDeltaAttention(fla.layers.kda.KimiDeltaAttention):
                 f"{math.exp(self.lower_bound):.3g}"
             )
         return logit_of(share) / self.A_log.exp().repeat_interleave(self.head_k_dim)
+
+
+class GatedDeltaNet2(fla.layers.gdn2.GatedDeltaNet2):
+    """fla's layer, with the same log decay, without a bound; the arguments as above."""
+
+    def __init__(self, use_output_gate=True, decay="learned", initial_decay=None, **kwargs):
+        super().__init__(**kwargs)
+        if not use_output_gate:
+            _ungate(self)
+        turn_softplus_decay(self, "f_proj", decay, initial_decay)
+
+
+def _ungate(layer: nn.Module) -> None:
+    layer.g_proj = _NoGate(layer.value_dim)
+    layer.o_norm = _UngatedRMSNorm(layer.head_v_dim, eps=layer.o_norm.eps)
 
 
 class _NoGate(nn.Module):
