@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from models_helper import LRM, model
+from models_helper import LRM, MIXERS, model
 
 pytest.importorskip("triton")
 pytest.importorskip("fla", reason="flash-linear-attention is not installed")
@@ -191,3 +191,9 @@ def test_backend_names():
     assert kernels.backend("cpu", "gla") == "cpu-chunked"
     assert kernels.backend(torch.device("cuda", 0), "mamba2") == "fla-triton"
     assert kernels.backend("cpu", "transformer") == "torch-sdpa"
+    assert kernels.backend("cpu", "fox") == "cpu-chunked"
+    assert kernels.backend("cuda", "gru") == "torch"
+    for name, mixer in MIXERS.items():
+        here, there = kernels.backend("cpu", name), kernels.backend("cuda", name)
+        assert here in (("cpu-chunked", "cpu-numba", "cpu-torch-scan") if mixer.needs_fla else ("torch", "torch-sdpa"))
+        assert (here == there) != mixer.needs_fla
