@@ -1,5 +1,6 @@
 """Attention over all steps and over a window, GPT-2, and what each keeps between the pieces of a sequence."""
 
+import importlib
 import warnings
 
 import pytest
@@ -151,3 +152,36 @@ def test_training_takes_torchs_causal_kernel(monkeypatch):
     net = model("transformer").train()
     net(input_ids=ids(), labels=ids() % SYMBOLS).loss.backward()
     assert calls == [((), {"is_causal": True})] * 2
+
+
+LAYERS = [
+    ("path:PaTHAttention", {"use_forget_gate": True, "num_kv_heads": 1, "use_qk_norm": True}),
+    ("path:PaTHAttention", {"use_w_shortconv": False}),
+    ("fox:ForgettingAttention", {"use_output_gate": True, "qk_norm": True}),
+]
+
+
+@pytest.mark.parametrize(("where", "options"), LAYERS)
+def test_our_layer_equals_flas(where, options):
+    """The subclasses compute a whole sequence as fla's layers do, whose kernels the recordings compare."""
+    pytest.importorskip("triton")
+    pytest.importorskip("fla")
+    import fla.layers
+
+    from selectivbench_hf import kernels
+
+    kernels.enable()
+    module, _, name = where.partition(":")
+    ours = getattr(importlib.import_module(f"selectivbench_hf.models.layers.{module}"), name)
+    torch.manual_seed(0)
+    theirs = getattr(fla.layers, name)(hidden_size=WIDTH, num_heads=2, layer_idx=0, **options)
+    ours = ours(hidden_size=WIDTH, num_heads=2, layer_idx=0, **options)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    x = torch.randn(2, 70, WIDTH, requires_grad=True)
+    outputs = [layer(x)[0] for layer in (ours, theirs)]
+    assert torch.equal(*outputs)
+    gradients = [
+        torch.autograd.grad(out.cos().sum(), [x, *layer.parameters()])
+        for out, layer in zip(outputs, (ours, theirs), strict=True)
+    ]
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*gradients, strict=True))  # sums in another order

@@ -122,8 +122,10 @@ class _Forgetting(torch.autograd.Function):
             part = dq[heads, :, queries]
             part.copy_(torch.bmm(dscores, kh[heads, keys]).view(part.shape))
             dk[heads, keys].baddbmm_(dscores.transpose(1, 2), q)
-            # a query's own sum enters all its scores alike, and softmax does not see it
-            dsums[heads, :, keys] -= dscores.view(*part.shape[:3], -1).sum(2)
+            dfading = dscores.view(*part.shape[:3], -1)
+            dsums[heads, :, keys] -= dfading.sum(2, dtype=torch.float64)
+            # a row of softmax's gradient sums to zero but for rounding, which the sums over time would collect
+            dsums[heads, :, keys.stop - part.shape[2] : keys.stop] += dfading.sum(3, dtype=torch.float64)
         return (
             by_steps(dq.mul_(scale), batch, q_type),
             by_steps(dk.mul_(scale).unsqueeze(1), batch, k_type),

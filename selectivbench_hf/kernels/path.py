@@ -256,7 +256,9 @@ class _Path(torch.autograd.Function):
                 dp = torch.bmm(here, v[part, seen].transpose(1, 2))
                 dscores = torch._softmax_backward_data(dp, p, -1, p.dtype).mul_(ctx.scale)
                 if dsums is not None:
-                    dsums[part, :, seen] -= dscores.unflatten(1, (-1, size)).sum(2)
+                    dfading = dscores.unflatten(1, (-1, size))
+                    dsums[part, :, seen] -= dfading.sum(2, dtype=torch.float64)
+                    dsums[part, :, first : seen.stop] += dfading.sum(3, dtype=torch.float64)  # see forgetting.py
                 past, carried = dscores[..., :first], dkeys[:, :first]
                 dstarts[part, n, :, :size] = dscores[..., first:]
                 dstarts[part, n, :, size:] = torch.bmm(past, keys)
