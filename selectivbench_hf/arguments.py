@@ -21,6 +21,7 @@ from .values import FLOAT, INT, LARGEST, NULL, Plain, load_yaml, nested, read_js
 
 _CHOICES = {
     "block": ("matched", "paper"),
+    "objective": ("classification", "prediction"),
     "lr_scheduler_type": ("cosine", "linear", "constant"),
     "mixed_precision": ("no", "bf16"),
     "tracker": ("none", "trackio", "tensorboard", "wandb"),
@@ -108,6 +109,7 @@ class TrainingArguments:
     )
     dropout: float = _f(0.2, "dropout on the residual branches")
     mixer_kwargs: dict = _f({}, "further arguments of the mixer, as JSON: '{\"expand\": 1.0}'")
+    objective: str = _f("classification", "what is learned: each step's state, or the next item's symbol (prediction)")
     output_dir: str | None = _f(None, "run folder; default runs/TASK-MIXER, with a number when that exists")
     resume: bool = _f(False, "go on from the newest complete checkpoint in --output_dir")
     max_steps: int | None = _f(None, "optimiser steps; default: num_train_epochs over the training split")
@@ -137,6 +139,7 @@ class TrainingArguments:
     save_total_limit: int = _f(2, "checkpoints to keep")
     eval_splits: list | None = _f(None, "test splits scored at the end; default: all; `none`: no test split")
     max_eval_sequences: int | None = _f(None, "score only the first so many sequences of every split (recorded)")
+    detail: bool = _f(False, "also record accuracy by item index, distance since the last #, gap and so on")
     self_check: bool = _f(
         True, "on CUDA, compare the mixer's kernels with the CPU's before training; false trains without (recorded)"
     )
@@ -335,7 +338,7 @@ def make_parser(prog=None, description=None):
             text += f" (default {default})"
         more = (
             {"nargs": "?", "const": "true", "metavar": "true|false"}
-            if f.name in ("resume", "mlp", "self_check", "tie_word_embeddings")
+            if f.name in ("resume", "mlp", "detail", "self_check", "tie_word_embeddings")
             else {}
         )
         if f.name == "eval_splits":

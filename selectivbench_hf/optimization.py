@@ -115,9 +115,11 @@ class Prefetch:
     The order is a function of the plan alone: the thread holds no random state, so what it has built ahead is never part of a checkpoint.
     """
 
-    def __init__(self, task, plan: Plan, start: int, process: int, pin: bool = False):
+    def __init__(
+        self, task, plan: Plan, start: int, process: int, pin: bool = False, objective: str = "classification"
+    ):
         self._queue, self._stop = queue.Queue(maxsize=2), threading.Event()
-        self._work = (task, plan, start, process, pin)
+        self._work = (task, plan, start, process, pin, objective)
         self._thread = threading.Thread(target=self._run, daemon=True, name="batches")
         self._thread.start()
 
@@ -131,12 +133,12 @@ class Prefetch:
         return False
 
     def _run(self):
-        task, plan, start, process, pin = self._work
+        task, plan, start, process, pin, objective = self._work
         try:
             for step in range(start, plan.total_steps):
                 for micro in range(plan.accumulation):
                     epoch, ids = plan.part(step, micro, process)
-                    batch = training_batch(task, ids, epoch, plan.data_seed, pin) if len(ids) else None
+                    batch = training_batch(task, ids, epoch, plan.data_seed, pin, objective) if len(ids) else None
                     if not self._put((batch, None)):
                         return
         except BaseException as error:  # told in the main thread
@@ -153,14 +155,14 @@ class Prefetch:
         self._thread.join(timeout=10)
 
 
-def training_batch(task, ids, epoch: int, seed: int, pin: bool = False) -> dict:
+def training_batch(task, ids, epoch: int, seed: int, pin: bool = False, objective: str = "classification") -> dict:
     """Torch tensors of the given training examples: input_features (B,T,V) float32, or for a recall task
     input_ids (B,T) int64, and labels (B,T) int64, -100 at padding and where nothing is asked."""
     import torch
 
     from .features import make_batch
 
-    batch = make_batch(task, "train", ids, epoch=epoch, seed=seed)
+    batch = make_batch(task, "train", ids, epoch=epoch, seed=seed, objective=objective)
     out = {name: torch.from_numpy(batch[name]) for name in (input_name(task), "labels")}
     return {k: v.pin_memory() for k, v in out.items()} if pin else out
 

@@ -305,7 +305,7 @@ def _score(task, data, found: Filtered, start, stop):
     at_last, sure = largest(place[last], found.state[last], found.weight[last], states)
     scores = ItemScores(
         int(correct.sum()), int(first.sum()), int((at_last == truth.ravel()).sum()), n * items,
-        float(losses.sum()), int(n * items + gaps.sum()), n,
+        float(losses.sum()), int(n * items + gaps.sum()), n, int(correct.reshape(n, items).all(1).sum()),
     )  # fmt: skip
     return scores, float(sure.sum())
 

@@ -22,6 +22,7 @@ FREE = (
     "num_processes",
     "per_device_eval_batch_size",
     "self_check",
+    "detail",
 )
 CUT = (
     "per_device_train_batch_size",

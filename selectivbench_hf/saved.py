@@ -69,7 +69,7 @@ def how_it_ended(record: dict | None) -> str | None:
 
 def load_model(where: str):
     """The saved model, in float32, from a folder or the Hub; one sentence when it cannot be."""
-    from .models import SelectivBenchForStateClassification
+    from .models import SelectivBenchConfig, model_class
     from .runs import no_bars, read_weights
 
     folder = Path(where)
@@ -84,7 +84,7 @@ def load_model(where: str):
             read_weights(folder)
     try:
         with no_bars():
-            return SelectivBenchForStateClassification.from_pretrained(where)
+            return model_class(SelectivBenchConfig.from_pretrained(where)).from_pretrained(where)
     except InputError as error:
         raise error if folder.is_dir() else InputError(f"{error} (and there is no folder {where})") from None
     except Exception as error:  # transformers and safetensors raise of every kind

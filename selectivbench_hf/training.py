@@ -340,7 +340,10 @@ class _Run:
             with self.accelerator.autocast():
                 if self.task.family == "recall":  # the head, with its large vocabulary, only where something is asked
                     asked = labels != -100
-                    logits, labels = self.model.classifier(self.model.hidden(**batch)[asked])[None], labels[asked][None]
+                    logits, labels = (
+                        self.model.classifier(self.model.hidden(**batch)[asked])[None],
+                        labels[asked][None],
+                    )
                 else:
                     logits = self.model(**batch).logits
             loss = cross_entropy(logits.float().flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")

@@ -26,6 +26,7 @@ def dense(logits, labels, item_ids):
         out.sequences += int(real.any())
         out.steps += int(real.sum())
         out.loss_sum += float(-lg.double().log_softmax(-1)[real, lab[real]].sum())
+        before = out.correct, out.total
         for item in torch.unique(items[real]):
             at = torch.nonzero(items == item)[:, 0]
             state = lab[at[0]]
@@ -33,6 +34,7 @@ def dense(logits, labels, item_ids):
             out.correct += int(probs[at].sum(0).argmax() == state)
             out.correct_first += int(probs[at[0]].argmax() == state)
             out.correct_last += int(probs[at[-1]].argmax() == state)
+        out.sequences_right += int(out.correct - before[0] == out.total - before[1] > 0)
     return out
 
 
@@ -92,6 +94,7 @@ def test_padding_is_never_counted():
         "total": 3,
         "steps": 4,
         "sequences": 2,
+        "sequences_right": 0,
         "loss_sum": pytest.approx(4 * np.log(9)),
         "accuracy": 0.0,
         "accuracy_first": 0.0,

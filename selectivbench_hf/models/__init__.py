@@ -13,7 +13,10 @@ from .mixers import MIXERS, check_mixer, get_mixer, mixer_names
 
 _MODELING = (
     "SelectivBenchConfig",
+    "SelectivBenchForCausalLM",
     "SelectivBenchForStateClassification",
+    "model_class",
+    "objective_of",
     "parameter_counts",
     "parameter_groups",
     "state_size",

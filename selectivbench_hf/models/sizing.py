@@ -15,7 +15,7 @@ from transformers import initialization
 from ..errors import InputError
 from .configuration import SelectivBenchConfig, task_fields
 from .mixers import check_kwargs, get_mixer, why_not
-from .modeling import SelectivBenchForStateClassification, parameter_counts
+from .modeling import model_class, parameter_counts
 
 WIDEST = 1 << 16
 STRIDE = 256  # two widths that a mixer can have are never further apart than this
@@ -156,7 +156,7 @@ def _search(mixer: str, matched: str, wanted: float, fields: dict) -> Sizing:
 def _measure(config: SelectivBenchConfig, matched: str, wanted: float) -> Sizing:
     entry = get_mixer(config.mixer)
     with torch.device("meta"), initialization.no_init_weights():
-        model = SelectivBenchForStateClassification(config)
+        model = model_class(config)(config)
     state = None
     if entry.state is not None:
         state = sum(entry.state(block.mixer) for block in model.backbone)
