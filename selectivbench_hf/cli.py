@@ -113,48 +113,66 @@ def _print_json(rows) -> int:
 
 
 def _tasks(arguments) -> int:
-    import math
-
     from .tasks import get_task, task_names
 
-    rows, level = [], None
+    rows, group = [], None
     for name in task_names():
         task = get_task(name)
-        nats = task.grammar.topological_entropy()
-        row = {
-            "name": name,
-            "level": task.level,
-            "level_written_out": task.describe_level(),
-            "variant": task.variant,
-            "letters": task.grammar.letters,
-            "symbols": task.num_symbols,
-            "states": task.num_states,
-            "entropy_nats": round(nats, 4),
-            "entropy_bits": round(nats / math.log(2), 4),
-            "items": task.num_items,
-            "splits": task.splits,
-            "max_steps": {s: task.max_steps(s) for s in task.splits},
-            "noise": task.noise,
-            "fingerprint": task.fingerprint,
-        }
-        rows.append(row)
+        rows.append(_recall_row(task) if task.family == "recall" else _grammar_row(task))
         if arguments.json:
             continue
-        if task.level != level:
-            level = task.level
-            print(
-                ("" if len(rows) == 1 else "\n")
-                + f"{task.describe_level()}: {task.num_states:,} states, {task.num_symbols} symbols, "
-                f"{task.num_items} items a sequence"
-            )
-        sizes = [(f"{s} {n:,}", f"({task.max_steps(s):,})") for s, n in task.splits.items()]
-        print(f"  {name:<26} " + "  ".join(f"{a} {b}" for a, b in sizes), flush=True)
+        if task.family == "recall":
+            heading = "recall: " + {"mqar": "multi-query associative recall", "copy": "copying"}[task.kind]
+        else:
+            heading = f"{task.describe_level()}: {task.num_states:,} states, {task.num_symbols} symbols, {task.num_items} items a sequence"
+        if heading != group:
+            print(("" if group is None else "\n") + heading)
+            group = heading
+        sizes = "  ".join(f"{s} {n:,} ({task.max_steps(s):,})" for s, n in task.splits.items())
+        print(f"  {name:<26} {sizes}" + (f"  {task.describe_size()}" if task.family == "recall" else ""), flush=True)
     if arguments.json:
         return _print_json(rows)
     print(
         "\nSequences of each split, and in brackets its longest sequence in steps. The number of a level is its rank, not its entropy."
     )
     return 0
+
+
+def _grammar_row(task) -> dict:
+    import math
+
+    nats = task.grammar.topological_entropy()
+    return {
+        "name": task.name,
+        "family": task.family,
+        "level": task.level,
+        "level_written_out": task.describe_level(),
+        "variant": task.variant,
+        "letters": task.grammar.letters,
+        "symbols": task.num_symbols,
+        "states": task.num_states,
+        "entropy_nats": round(nats, 4),
+        "entropy_bits": round(nats / math.log(2), 4),
+        "items": task.num_items,
+        "splits": task.splits,
+        "max_steps": {s: task.max_steps(s) for s in task.splits},
+        "noise": task.noise,
+        "fingerprint": task.fingerprint,
+    }
+
+
+def _recall_row(task) -> dict:
+    own = ("kind", "length", "num_pairs", "alpha", "filler")
+    return {
+        "name": task.name,
+        "family": task.family,
+        **{name: getattr(task, name) for name in own},
+        "symbols": task.num_symbols,
+        "chance": task.chance,
+        "splits": task.splits,
+        "max_steps": {s: task.max_steps(s) for s in task.splits},
+        "fingerprint": task.fingerprint,
+    }
 
 
 def _models_flags(parser):
@@ -192,6 +210,8 @@ def _show(arguments) -> int:
     from . import show
 
     task = task_flags.task(arguments.task, **task_flags.keywords(arguments))
+    if arguments.plot and task.family == "recall":
+        raise InputError(f"--plot draws a grammar, and {task.name} is a recall task, which has none")
     if arguments.plot:  # before anything is printed
         from .plots import check_file, plot_task, require_matplotlib
 

@@ -171,12 +171,13 @@ class RecallTask:
 
     def describe_level(self) -> str:
         """What is asked, with the sizes."""
+        return f"{self.name} ({'copying' if self.kind == 'copy' else 'multi-query associative recall'}; {self.describe_size()})"
+
+    def describe_size(self) -> str:
+        """The sizes alone."""
         if self.kind == "copy":
-            return f"{self.name} (copying; 1 to {self.length} of {LETTERS} letters)"
-        return (
-            f"{self.name} (multi-query associative recall; {self.num_pairs} pairs in {self.length} steps; "
-            f"{self.vocab_size:,} symbols)"
-        )
+            return f"1 to {self.length} of {LETTERS} letters"
+        return f"{self.num_pairs} pairs in {self.length} steps; {self.vocab_size:,} symbols"
 
     def describe(self) -> str:
         """One line."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import show_recall
 from .errors import InputError
 
 
@@ -43,7 +44,7 @@ class Shown:
         }
 
 
-def sequences(task, split: str, count: int, seed: int | None = None) -> list[Shown]:
+def sequences(task, split: str, count: int, seed: int | None = None) -> list[Shown | show_recall.ShownRecall]:
     """The first `count` sequences of a split, or, with a seed, as many drawn from the split without replacement.
 
     Only the blocks that hold them are drawn: under a second for any split.
@@ -65,8 +66,11 @@ def one(task, split: str, example_id: int):
     return draw_block(task, split, block, row, row + 1)
 
 
-def _shown(task, split, example_id) -> Shown:
-    g, data = task.grammar, one(task, split, example_id)
+def _shown(task, split, example_id) -> Shown | show_recall.ShownRecall:
+    data = one(task, split, example_id)
+    if task.family == "recall":
+        return show_recall.shown(task, split, example_id, data)
+    g = task.grammar
     states, gaps = data.states[0], data.gaps[0].astype(int)
     wrong = [None] * len(states)
     if data.distractors is not None:
@@ -90,6 +94,12 @@ def terminal_width() -> int:
 
 def text(task, shown: list[Shown], width: int = 100) -> str:
     """The task in a line, then each sequence as aligned rows, folded to `width`, with a blank line between."""
+    if task.family == "recall":
+        parts = [task.describe(), show_recall.legend(task)]
+        for sequence in shown:
+            parts.append(f"\n{sequence.name}: {len(sequence.questions)} questions in {sequence.steps:,} steps")
+            parts.append(show_recall.rows(task, sequence, width))
+        return "\n".join(parts)
     parts = [task.describe(), _legend(task)]
     for sequence in shown:
         parts.append(f"\n{sequence.name}: {len(sequence.items)} items in {sequence.steps:,} steps")

@@ -48,10 +48,18 @@ def test_tasks_writes_levels_out(selectivbench):
 def test_tasks_json(selectivbench, strict_json):
     rows = strict_json(selectivbench("tasks", "--json").stdout)
     assert [row["name"] for row in rows] == task_names()
-    te7 = rows[-3]
+    te7 = next(row for row in rows if row["name"] == "te7")
     assert (te7["name"], te7["states"], te7["symbols"], te7["splits"]["train"]) == ("te7", 1601, 41, 200_000)
     assert 2.6 < te7["entropy_nats"] < 2.95
     assert rows[1]["max_steps"]["test_gap_100"] == 64 * 101
+    mqar, copying = (next(row for row in rows if row["name"] == name) for name in ("mqar_64_4", "copy_lite"))
+    assert (mqar["family"], mqar["symbols"], mqar["num_pairs"], mqar["chance"]["any_value"]) == (
+        "recall",
+        8192,
+        4,
+        0.25,
+    )
+    assert copying["max_steps"] == {"train": 33, "validation": 33, "test": 33} and copying["num_pairs"] is None
 
 
 @pytest.mark.parametrize(

@@ -116,3 +116,48 @@ def test_a_picture_is_whole_or_not_there(python, tmp_path):
         assert result.returncode == 1
         assert result.stderr.splitlines()[-1].startswith("error: File too large"), result.stderr
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"old.png": b"old"}
+
+
+@pytest.mark.parametrize(
+    ("name", "keywords"), [("mqar_lite", {}), ("mqar_512_64", {"filler": "zero"}), ("copy_lite", {})]
+)
+def test_recall_sequences_say_what_the_data_are(name, keywords):
+    task = get_task(name, num_train=50, **keywords)
+    data = load_split(task, "train")
+    for shown in show.sequences(task, "train", 3, seed=5):
+        row, labels = data.input_ids[shown.example_id], data.labels[shown.example_id]
+        assert shown.input_ids == row[: shown.steps].tolist() and shown.steps == data.lengths[shown.example_id]
+        assert [(s, i, a) for s, i, a in shown.questions] == [
+            (s, row[s], labels[s]) for s in np.flatnonzero(labels >= 0)
+        ]
+        if task.kind == "mqar":
+            assert dict(shown.pairs) == {key: answer for _, key, answer in shown.questions}
+        else:
+            assert [ord(c) - 96 for c in shown.string] == [answer for *_, answer in shown.questions]
+        text = show.text(task, [shown], 80)
+        assert all(len(line) <= 80 for line in text[text.index("\n\n") :].splitlines())
+        if task.kind == "mqar":
+            words = text[text.index("\nsteps") :].split()[1:]
+            assert [int(w.rstrip("?")) for w in words] == shown.input_ids
+            assert [i for i, w in enumerate(words) if w.endswith("?")] == [s for s, _, _ in shown.questions]
+
+
+def test_show_of_a_recall_task(selectivbench, strict_json):
+    out = selectivbench("show", "mqar_lite", "--num_pairs", "2", "--filler", "zero").stdout
+    assert (
+        "mqar_lite (multi-query associative recall; 2 pairs in 64 steps; 256 symbols)" in out
+        and "is worth 50.00%" in out
+    )
+    (row,) = strict_json(selectivbench("show", "copy_lite", "--num_sequences", "1", "--json").stdout)
+    assert row["name"] == "train/0" and len(row["questions"]) == len(row["string"]) == row["input_ids"].index(27)
+    for arguments, sentence in (
+        (
+            ["mqar_lite", "--plot", "a.png"],
+            "error: --plot draws a grammar, and mqar_lite is a recall task, which has none",
+        ),
+        (["mqar_lite", "--letters", "3"], "error: unknown task keyword 'letters' in mqar_lite; Allowed: length, num_pairs, vocab_size"),
+        (["copy_lite", "--alpha", "1"], "error: unknown task keyword 'alpha' in copy_lite"),
+        (["lite", "--num_pairs", "3"], "error: unknown task keyword 'num_pairs' in lite"),
+    ):
+        result = selectivbench("show", *arguments, ok=False)
+        assert result.returncode == 2 and result.stderr.startswith(sentence), result.stderr
