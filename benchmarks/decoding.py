@@ -3,8 +3,8 @@
     python benchmarks/decoding.py [--mixers gla,mamba2,transformer] [--contexts 64,256,1024,4096,8192] [--json] [--output docs/decoding]
 
 A model of every mixer (2 layers of width 256, random weights, batch 1) reads that many steps in one pass and then goes on in single
-steps. Rounds visit every mixer at every length in a random order, take two steps there and time the second; a time is the lower quartile
-over the rounds, because other processes only make a step longer. Times of one run compare with each other and with nothing else.
+steps. Rounds visit every mixer at every length in a random order, take two steps there and time the second; a time is the shortest of
+the rounds, because other processes only make a step longer. Times of one run compare with each other and with nothing else.
 Memory is what the cache holds after so many steps: recurrent states, keys and values, and the last inputs of short convolutions.
 
 A linear recurrent model keeps and computes the same whatever came before; attention keeps every step and reads all of it again.
@@ -75,15 +75,10 @@ def measure(options) -> list[dict]:
         {
             "name": name,
             "bytes": {str(c): kept[name][c] for c in contexts},
-            "milliseconds": {str(c): round(quartile(seconds[name][c]) * 1e3, 3) for c in contexts},
+            "milliseconds": {str(c): round(min(seconds[name][c]) * 1e3, 3) for c in contexts},
         }
         for name in names
     ]
-
-
-def quartile(values: list[float]) -> float:
-    """The lower quartile."""
-    return sorted(values)[(len(values) - 1) // 4]
 
 
 def table(rows: list[dict]) -> str:
@@ -166,7 +161,7 @@ def main(argv=None) -> None:
     rows = measure(options)
     what = (
         f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), batch 1, {options.num_hidden_layers} layers of width "
-        f"{options.hidden_size}, lower quartile of {options.rounds} steps"
+        f"{options.hidden_size}, shortest of {options.rounds} steps"
     )
     print(json.dumps(rows) if options.json else f"{what}\n{table(rows)}")
     if options.output:

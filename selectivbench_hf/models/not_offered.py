@@ -8,7 +8,6 @@ NOT_OFFERED = {
     "BitAttention": f"{_FLASH}, with ternary weights: a question of number formats, not of mixing",
     "CyclicFlowAttention": f"memory in slots of relative time; {_NO_CPU}",
     "DeltaFormerAttention": f"softmax attention with delta-rule values, quadratic and without a cache to decode through; {_NO_CPU}",
-    "GatedDeltaNet2": f"KDA with erase and write gates by channel; {_NO_CPU}",
     "Mamba3": "runs on CUDA alone, through kernels of the package mamba_ssm, and has no reference to test another form against",
     "MoBA": f"{_FLASH}, over chosen blocks of the past",
     "MomAttention": "routes steps to several gated delta rules, packed to varying lengths, which the CPU forms do not take",
