@@ -21,8 +21,11 @@ def facts(task) -> dict:
     """What the card says about a task, as JSON types; kept in the config's manifest so that a card needs no task."""
     import math
 
+    if task.family == "recall":
+        return _recall_facts(task)
     nats = task.grammar.topological_entropy()
     return {
+        "family": task.family,
         "level": task.describe_level(),
         "variant": task.variant,
         "letters": task.grammar.letters,
@@ -45,6 +48,21 @@ def facts(task) -> dict:
     }
 
 
+def _recall_facts(task) -> dict:
+    return {
+        "family": task.family,
+        "description": task.describe_level(),
+        **{name: getattr(task, name) for name in ("kind", "length", "num_pairs", "alpha", "filler", "sample_seed")},
+        "symbols": task.num_symbols,
+        "questions": task.num_items,
+        "chance": task.chance,
+        "noise": task.noise,
+        "max_steps": {split: task.max_steps(split) for split in task.splits},
+        "changed": changed(task),
+        "column_types": column_types(task),
+    }
+
+
 def changed(task) -> dict:
     """Builder keywords in which a task differs from the catalogue's task of that name, as text."""
     from .tasks import get_task, task_names
@@ -59,7 +77,7 @@ def changed(task) -> dict:
         for f in fields(task)
         if f.name not in skip and getattr(task, f.name) != getattr(base, f.name)
     }
-    return {"grammar": "custom"} if task.custom_grammar is not None else out
+    return {"grammar": "custom"} if getattr(task, "custom_grammar", None) is not None else out
 
 
 def column_types(task) -> dict[str, str]:
@@ -82,16 +100,33 @@ def render(manifests: dict[str, dict]) -> str:
     first = next(iter(manifests.values()))
     values = {
         "data_version": first["data_version"],
-        "configs": _configs_table(manifests),
-        "columns": _columns_table(manifests),
+        "sections": "\n\n".join(_sections(manifests)),
         "hashes": _hashes_table(manifests),
-        "noise_recipe": _noise_recipe(manifests),
         "hash_recipe": resources.text("dataset_cards/content_hash.py").rstrip("\n"),
         "example": next((n for n in manifests if "noisy" in n), next(iter(manifests))),
-        "changes": _changes(manifests),
     }
     body = fill(resources.text("dataset_cards/dataset_card.md"), values)
     return f"---\n{front}---\n{MARKER}\n\n{body}"
+
+
+def _sections(manifests) -> list[str]:
+    """What there is to say about each family of tasks that the folder holds: configs, columns, law, scoring, citation."""
+    out = []
+    for family, template, table in (
+        ("grammar", "dataset_cards/grammar.md", _configs_table),
+        ("recall", "dataset_cards/recall.md", _recall_table),
+    ):
+        own = {name: m for name, m in manifests.items() if family_of(m) == family}
+        if own:
+            values = {"configs": table(own), "changes": _changes(own), "columns": _columns_table(own)}
+            values["noise_recipe"] = _noise_recipe(own)
+            out.append(fill(resources.text(template).rstrip("\n"), values))
+    return out
+
+
+def family_of(manifest) -> str:
+    """`grammar` or `recall`; manifests written before there were recall tasks do not say."""
+    return manifest["card"].get("family", "grammar")
 
 
 def fill(template: str, values: dict[str, str]) -> str:
@@ -133,6 +168,7 @@ def _front_matter(manifests) -> str:
             "linear-recurrent-models",
             "state-space-models",
             "long-range",
+            *(["associative-recall"] if any(family_of(m) == "recall" for m in manifests.values()) else []),
         ],
         "size_categories": [next((label for limit, label in sizes if largest < limit), "1M<n<10M")],
         "configs": [_config_entry(name, m) for name, m in manifests.items()],
@@ -189,6 +225,31 @@ def _configs_table(manifests) -> str:
     )
 
 
+def _recall_table(manifests) -> str:
+    rows = []
+    for name, m in manifests.items():
+        card = m["card"]
+        sizes = ", ".join(f"{split} {s['num_sequences']:,}" for split, s in m["splits"].items())
+        steps = max(card["max_steps"][split] for split in m["splits"])
+        chance = " / ".join(f"{share:.2%}" for share in card["chance"].values())
+        law = "-" if card["kind"] == "copy" else f"alpha {card['alpha']:g}, filler {card['filler']}"
+        rows.append(
+            [
+                f"`{name}`",
+                card["description"].partition("(")[2][:-1],
+                law,
+                f"{card['symbols']:,}",
+                f"{steps:,}",
+                chance,
+                sizes,
+            ]
+        )
+    return _table(
+        ["config", "task", "law", "symbols V", "longest sequence, steps", "chance: guess / any value", "sequences"],
+        rows,
+    )
+
+
 def _changes(manifests) -> str:
     lines = []
     for name, m in manifests.items():
@@ -216,7 +277,8 @@ def _noise_recipe(manifests) -> str:
 
 
 def _columns_table(manifests) -> str:
-    columns = next(iter(manifests.values()))["card"]["column_types"]
+    first = next(iter(manifests.values()))
+    columns = first["card"]["column_types"]
     kinds = {
         c: sorted({m["card"]["column_types"][c] for m in manifests.values()}, key=lambda t: (len(t), t))
         for c in columns
@@ -227,6 +289,11 @@ def _columns_table(manifests) -> str:
         "labels": "grammar state at each step; a blank step or distractor carries the state of the item it follows",
         "item_ids": "0-based number of the item that the step belongs to",
     }
+    if family_of(first) == "recall":
+        says["input_ids"] = "symbol at each step"
+        says["labels"] = (
+            "the symbol asked for at this step, -100 where nothing is asked; signed, so that it can be -100"
+        )
     return _table(
         ["column", "type", "content"],
         [[f"`{c}`", " or ".join(kinds[c]) + ("" if c == "example_id" else ", one a step"), says[c]] for c in columns],

@@ -116,6 +116,8 @@ def config_named(task):
     """The task under the name of its config: a catalogue task with another grammar seed than 1 is NAME_seedN."""
     from .tasks import task_names
 
+    if task.family == "recall":
+        return task
     if task.name in task_names() and task.custom_grammar is None and task.grammar_seed != 1:
         return replace(task, name=f"{task.name}_seed{task.grammar_seed}")
     return task

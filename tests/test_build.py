@@ -483,3 +483,39 @@ def test_the_cards_recipe_draws_the_noise_of_the_package(tmp_path, more):
             mine = scope["features"]("te1_noisy_gaps", split, example, ids)
             assert mine.shape == (len(ids), task.num_symbols)
             assert (mine == batch["input_features"][i, : len(ids)]).all()
+
+
+def test_recall_tasks_are_built_and_loaded_as_the_others(selectivbench, load, tmp_path):
+    """Without the package the folder gives the generated rows to the byte, and the card says law, columns, chance and score."""
+    from selectivbench_hf.builder import content_hash, iterate_tables
+
+    names = ("mqar_lite", "copy_lite")
+    selectivbench("build", *names, "--num_proc", 2, *SMALL_FLAGS)
+    loaded = load(*names)
+    assert set(loaded["configs"]) == set(names)
+    for name in names:
+        task = get_task(name, **SMALL)
+        for split, size in task.splits.items():
+            rows, digest, labels = loaded[name][split]
+            assert (rows, digest) == (size, content_hash(iterate_tables(task, split))) and "int16" in labels
+        assert get_task(str(tmp_path / f"selectivbench/{name}/task.json")) == task
+    card = (tmp_path / "selectivbench/README.md").read_text()
+    for words in (
+        "multi-query associative recall; 4 pairs in 64 steps; 256 symbols",
+        "0.78% / 25.00%",
+        "| `labels` | int16, one a step |",
+        "-100 where nothing is asked",
+        "strings reproduced whole",
+        "arXiv:2508.19029",
+        "associative-recall",
+    ):
+        assert words in card, words
+    assert "{{" not in card and "Grammar tasks" not in card and "item_ids" not in card
+    zero = get_task("mqar_lite", filler="zero", **SMALL)
+    with pytest.raises(InputError, match="holds other data under the same name"):
+        materialise.build([zero], tmp_path / "selectivbench", progress=False)
+    rows = materialise.build(
+        [get_task("copy_lite", **SMALL), replace(zero, name="mqar_zero")], tmp_path / "selectivbench", progress=False
+    )
+    assert [row["status"] for row in rows] == ["kept", "built"]
+    assert "alpha 0.01, filler zero" in (tmp_path / "selectivbench/README.md").read_text()

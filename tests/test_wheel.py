@@ -40,6 +40,8 @@ def test_the_wheel_carries_what_it_needs_and_nothing_else(wheel):
     shipped = {
         "train.py",
         "dataset_cards/dataset_card.md",
+        "dataset_cards/grammar.md",
+        "dataset_cards/recall.md",
         "dataset_cards/noise.py",
         "dataset_cards/content_hash.py",
         "recipes/demo.yaml",
