@@ -12,8 +12,7 @@ from .mixers import check_mixer
 
 BLOCKS = ("matched", "paper")
 OBJECTIVES = ("classification", "prediction")
-# As in zoology, whose benchmark this is: one table for symbols and answers, of standard deviation 0.02. (docs/recall.md has the measurement.)
-RECALL = {"tie_word_embeddings": True, "encoder_range": 0.02}
+RECALL = {"tie_word_embeddings": True}  # as in zoology, whose benchmark this is: one table for symbols and answers
 # keywords that transformers itself puts into a configuration beside the declared fields
 TRANSFORMERS_OWN = (
     "attn_implementation",
@@ -46,9 +45,8 @@ class SelectivBenchConfig(PreTrainedConfig):
     mlp                      whether blocks have the MLP; None: what the block says above
     intermediate_size        width of the SwiGLU MLP; None: 8/3 of the hidden size, rounded up to a multiple of 8
     tie_word_embeddings      whether the head's weight is the encoder's, transposed; needs as many classes as symbols
-    initializer_range        standard deviation of head and MLPs at the start, and of the encoder of `gpt`; a mixer's layer starts
-                             as its authors start it
-    encoder_range            standard deviation of our blocks' encoder at the start; None: 1 / sqrt(V)
+    initializer_range        standard deviation of head and MLPs at the start, and of the encoder of `gpt`; our blocks' encoder
+                             starts at 1 / sqrt(V), and a mixer's layer as its authors start it
     mixer_kwargs             further keyword arguments of the mixer's layer
     """
 
@@ -68,7 +66,6 @@ class SelectivBenchConfig(PreTrainedConfig):
     max_position_embeddings: int = 1024
     intermediate_size: int | None = None
     initializer_range: float = 0.02
-    encoder_range: float | None = None
     norm_eps: float = 1e-5
     mixer_kwargs: dict[str, Any] | None = None
     tie_word_embeddings: bool = False
@@ -91,10 +88,8 @@ class SelectivBenchConfig(PreTrainedConfig):
                 raise InputError(
                     f"{name} is {value!r}; it must be a whole number of at least 1, or None for the default"
                 )
-        for name in ("initializer_range", "encoder_range", "norm_eps", "dropout"):
+        for name in ("initializer_range", "norm_eps", "dropout"):
             value = getattr(self, name)
-            if name == "encoder_range" and value is None:
-                continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
                 raise InputError(f"{name} is {value!r}; it must be a number of at least 0")
         if not isinstance(self.mixer_kwargs, dict | NoneType):
@@ -163,8 +158,8 @@ class SelectivBenchConfig(PreTrainedConfig):
 
 
 def task_fields(task) -> dict:
-    """The fields that a task fixes: its symbols, its states, and the longest sequence of its splits; for a recall task also how symbols that
-    are ids start and whether they share the head's weight, unless the user says otherwise."""
+    """The fields that a task fixes: its symbols, its states, and the longest sequence of its splits; for a recall task also that
+    symbols and answers share a table, unless the user says otherwise."""
     fields = {
         "num_symbols": task.num_symbols,
         "num_states": task.num_states,

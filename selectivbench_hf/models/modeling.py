@@ -260,8 +260,8 @@ class SelectivBenchForStateClassification(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Encoder, head, MLPs and norms only; transformers' own version would overwrite what the layers drew for themselves.
 
-        All are normal with `initializer_range`, except the encoder of our blocks: `encoder_range`, or 1 / sqrt(V), as wide as a linear
-        map of V inputs wants. With 0.02 the symbols drown in what the first layers add, and every mixer learns more slowly (measured on
+        All are normal with `initializer_range`, except the encoder of our blocks: 1 / sqrt(V), as wide as a linear map of V inputs
+        wants. With 0.02 the symbols drown in what the first layers add, and every mixer learns more slowly (measured on
         `lite_noisy_gaps`, the transformer most of all). GPT-2 keeps 0.02, the size of its positions.
         Through guarded helpers, which leave alone whatever was read from a file. Buffers that are not saved come back from the
         meta device uninitialised: they are copied from a layer built afresh, for each module that has some.
@@ -270,8 +270,7 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             if isinstance(module, nn.Linear):
                 std = self.config.initializer_range
                 if module is self.encoder and not get_mixer(self.config.mixer).whole:
-                    std = self.config.encoder_range
-                    std = self.config.num_symbols**-0.5 if std is None else std
+                    std = self.config.num_symbols**-0.5
                 guarded.normal_(module.weight, std=std)
                 if module.bias is not None:
                     guarded.zeros_(module.bias)
