@@ -112,8 +112,10 @@ def _parts(entry, model, kwargs: dict) -> dict:
     layer = model.backbone if entry.whole else model.backbone[-1].mixer
 
     def has(knob, found):
-        default = inspect.signature(entry.build).parameters.get(knob) if knob in entry.knobs else None
-        return found is not None if default is None else bool(kwargs.get(knob, default.default))
+        if knob not in entry.knobs:
+            return found is not None
+        named = inspect.signature(entry.build).parameters.get(knob)
+        return bool(kwargs.get(knob, named.default if named else found is not None))
 
     return {
         "output_gate": has("use_output_gate", output_gate(layer)),
