@@ -250,7 +250,7 @@ def rivals() -> dict[str, dict[str, Callable]]:
         "mesa": {"fla's conjugate gradients": lambda q, k, v, g, beta, ridge: naive_mesa_net_CG(q, k, v, g, ridge, beta, 64)[0]},
         "mamba": {"transformers' Mamba": lambda u, dt, A, B, C: torch_mamba(*turned(u / dt, dt), A, *turned(B, C)).transpose(1, 2)},
         "forgetting": {"fla's plain form": naive_forgetting_attn},
-        "path": {"fla's plain form": lambda q, k, v, w, beta, g=None: naive_path_attn(q, k, v, w, beta, g, q.shape[-1] ** -0.5)},
+        "path": {"fla's plain form": lambda *a: naive_path_attn(*a[:5], a[5] if a[5:] else a[4].detach() * 0, a[0].shape[-1] ** -0.5)},
     }  # fmt: skip
 
 
