@@ -18,6 +18,7 @@ RECIPE = ROOT / "recipes/mqar_lite.yaml"
 CONVOLUTION = {"mixer_kwargs": {"use_short_conv": True}}
 MODELS = {
     "attention_2": {},
+    "attention_2_tied": {"tie_word_embeddings": True},
     "attention_1": {"num_hidden_layers": 1},
     "attention_1_conv": {"num_hidden_layers": 1, **CONVOLUTION},
     "gated_delta_net_2": {"mixer": "gated_delta_net"},
@@ -81,6 +82,7 @@ def table(rows: dict[str, dict]) -> str:
     for row in rows.values():
         given = row["arguments"]
         conv = " with short convolution" if given.get("mixer_kwargs", {}).get("use_short_conv") else ""
+        conv += ", tied head" if given["tie_word_embeddings"] else ""
         solved = next((str(step) for step, accuracy in row["history"] if accuracy >= SOLVED), "not reached")
         share = 100 * row["test"]["correct"] / row["test"]["total"]
         lines.append(

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from selectivbench_hf import get_task, task_names
-from selectivbench_hf.tasks import LEVELS, TASK_FIELDS
+from selectivbench_hf import get_task
+from selectivbench_hf.recall import catalogue
+from selectivbench_hf.tasks import BUILDER_KEYWORDS, LEVELS, grammar_task_names
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,5 +64,7 @@ def test_the_demo_table_is_what_the_demo_wrote():
 
 
 def test_keywords_are_all_named():
-    assert all(f"`{field}`" in README for field in TASK_FIELDS)
-    assert "24 names" in README and len(task_names()) == 24
+    assert all(f"`{field}`" in README for field in BUILDER_KEYWORDS)
+    assert all(f"`{name}`" in README for name in catalogue())
+    assert "24 names of grammar tasks" in README
+    assert len(grammar_task_names()) == 24
