@@ -248,7 +248,7 @@ def rivals() -> dict[str, dict[str, Callable]]:
         "kda": {recurrence: naive_recurrent_kda, chunks: naive_chunk_kda, "transformers' Kimi Linear": torch_kda},
         "comba": {recurrence: lambda q, k, v, p, g, beta: naive_recurrent_comba(q, k, v, p, beta, g)},
         "mesa": {"fla's conjugate gradients": lambda q, k, v, g, beta, ridge: naive_mesa_net_CG(q, k, v, g, ridge, beta, 64)[0]},
-        "mamba": {"transformers' Mamba": lambda u, dt, A, B, C: torch_mamba(*turned(u / dt, dt), A, *turned(B, C)).transpose(1, 2)},
+        "mamba": {"transformers' Mamba": lambda u, dt, A, B, C: torch_mamba(*turned(u, dt), A, *turned(B, C)).transpose(1, 2)},
         "forgetting": {"fla's plain form": naive_forgetting_attn},
         "path": {"fla's plain form": lambda *a: naive_path_attn(*a[:5], a[5] if a[5:] else a[4].detach() * 0, a[0].shape[-1] ** -0.5)},
     }  # fmt: skip
