@@ -203,6 +203,8 @@ def table(scores: dict) -> str:
             f"{split:<14}{s['sequences']:>10}{s['correct']:>10}{s['total']:>10}{shown[0]:>10}{shown[1]:>9}{shown[2]:>9}{shown[3]:>9}"
             + _between(s.get("interval"))
         )
+        if s.get("sequences_right"):
+            lines.append(f"  sequences with every item right: {s['sequences_right']} of {s['sequences']}")
         if own := s.get("headline"):
             accuracy = "no items" if own["accuracy"] is None else f"{own['accuracy']:.4f}"
             lines.append(f"  {own['of']}: {accuracy} ({own['correct']} of {own['total']}){_between(own['interval'])}")
