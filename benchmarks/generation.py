@@ -26,7 +26,7 @@ def recall(args):
     """Sampling a recall task's whole train split against the floor for as many steps."""
     import selectivbench_hf as sb
     from selectivbench_hf.layout import _load_split, load_split
-    from selectivbench_hf.recall import _block
+    from selectivbench_hf.recall_sampling import _block
 
     task = sb.get_task(args.recall)
     steps = task.max_steps("train") * task.num_train

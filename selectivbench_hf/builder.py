@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from datasets.builder import Key
 
-from . import checks, errors, grammar, layout, recall, sampling, streams, tasks, values
+from . import checks, errors, grammar, layout, recall, recall_sampling, sampling, streams, tasks, values
 from .children import children_leave_with_us
 from .errors import InputError, unknown
 from .layout import check_disjoint, draw_block, held_out_hashes, smallest_unsigned
@@ -43,7 +43,7 @@ CITATION = """@article{bouhadjar2026dissecting,
 def generator_hash() -> str:
     """The part of the cache key that changes whenever the data could: the data version and the source of every module that makes data."""
     digest = hashlib.sha256(DATA_VERSION.encode())
-    for module in (checks, errors, streams, grammar, sampling, layout, recall, tasks, values):
+    for module in (checks, errors, streams, grammar, sampling, layout, recall, recall_sampling, tasks, values):
         digest.update(Path(module.__file__).read_bytes())
     digest.update(Path(__file__).read_bytes())
     return digest.hexdigest()

@@ -16,7 +16,7 @@ import numpy as np
 from .checks import whole
 from .errors import InputError
 from .layout import load_split
-from .recall import question_ids
+from .recall_sampling import question_ids
 from .streams import raw32, stream
 
 IGNORED = -100  # label of padding

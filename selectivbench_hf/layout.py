@@ -102,9 +102,9 @@ def draw_block(task, split: str, block: int, start: int = 0, stop: int | None = 
     always drawn whole, so any cut agrees."""
     stop = block_size(split) if stop is None else stop
     if task.family == "recall":
-        from . import recall
+        from . import recall_sampling
 
-        return recall.draw_block(task, split, block, start, stop)
+        return recall_sampling.draw_block(task, split, block, start, stop)
     states = _states(task.grammar, task.max_string_length, task.num_items, task.sample_seed, split, block)[start:stop]
     gaps, distractors = _steps_between(task, split, block, states, start, stop)
     return Split(task, states, gaps, distractors)

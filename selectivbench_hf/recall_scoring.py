@@ -12,7 +12,7 @@ import numpy as np
 from .errors import InputError
 from .layout import load_split
 from .metrics import Score, bootstrap
-from .recall import question_ids
+from .recall_sampling import question_ids
 
 NOTHING = -1  # where a sequence asks fewer questions than another
 

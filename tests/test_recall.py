@@ -15,7 +15,8 @@ from selectivbench_hf import InputError, get_task, layout
 from selectivbench_hf.builder import content_hash, features_of, iterate_tables
 from selectivbench_hf.features import make_batch
 from selectivbench_hf.layout import held_out_hashes, load_split
-from selectivbench_hf.recall import BUCKETS, DELIMITER, IGNORED, LETTERS, RecallTask, catalogue, string_bucket
+from selectivbench_hf.recall import DELIMITER, IGNORED, LETTERS, RecallTask, catalogue
+from selectivbench_hf.recall_sampling import BUCKETS, string_bucket
 
 sys.path.insert(0, str(Path(__file__).parent / "golden"))
 from regenerate import RECALL_SIZES, hashes

@@ -237,3 +237,43 @@ def test_predictions_from_any_framework_are_scored(name):
     if name == "copy_lite":
         with pytest.raises(InputError, match="asks fewer questions than it has answers for; fill up with -1"):
             sb.score(task, "test", np.where(right < 0, 1, right))
+
+
+def test_commands_take_the_keywords_of_recall_tasks(tmp_path, capsys):
+    from selectivbench_hf.arguments import from_argv
+    from selectivbench_hf.evaluation import main as evaluate_main
+    from selectivbench_hf.training import run
+
+    small = [f"--{k}={v}" for k, v in SIZES.items()]
+    shape = ["--mixer", "transformer", "--hidden_size", "16", "--num_hidden_layers", "1", "--max_steps", "2"]
+    words = ["--num_pairs", "2", "--filler", "zero", "--alpha", "0.5", "--length", "20", "--vocab_size", "50"]
+    args = from_argv(["--task", "mqar_lite", *words, *small, *shape, "--output_dir", str(tmp_path / "run")])
+    assert args.task_kwargs == {
+        "num_pairs": 2,
+        "filler": "zero",
+        "alpha": 0.5,
+        "length": 20,
+        "vocab_size": 50,
+        **SIZES,
+    }
+    record = run(args).record
+    keywords = {"num_pairs": 2, "filler": "zero", "alpha": 0.5, "length": 20, "vocab_size": 50}
+    assert record["task"]["fingerprint"] == get_task("mqar_lite", **SIZES, **keywords).fingerprint
+    assert (record["scores"]["test"]["total"], record["task"]["chance"]["any_value"]) == (22, 0.5)
+    assert "naming any value of the sequence is worth 50.00%" in capsys.readouterr().err
+    assert evaluate_main([str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "equal to the record to the last count" in out and "counts as solved from 95% on" in out
+    assert evaluate_main([str(tmp_path / "run"), "--num_pairs", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["total"] == 33
+    assert evaluate_main([str(tmp_path / "run"), "--letters", "3"]) == 2
+    assert "unknown task keyword 'letters' in mqar_lite" in capsys.readouterr().err
+    with pytest.raises(InputError, match="unknown task keyword 'letters' in mqar_lite"):
+        run(from_argv(["--task", "mqar_lite", "--letters", "3", *shape]))
+    with pytest.raises(InputError, match="as many classes as symbols"):
+        run(
+            from_argv(
+                ["--task", "lite", "--tie_word_embeddings", "true", *shape, "--output_dir", str(tmp_path / "no")]
+            )
+        )
+    assert not (tmp_path / "no").exists()
