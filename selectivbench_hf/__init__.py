@@ -19,6 +19,7 @@ _PUBLIC = {
     "batches": "features",
     "Collator": "features",
     "score": "metrics",
+    "ceiling": "ceilings",
     "predict_items": "metrics",
     "predict_answers": "recall_scoring",
     "score_laws": "prediction",

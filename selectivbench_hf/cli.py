@@ -1,6 +1,6 @@
 """The `selectivbench` command.
 
-    selectivbench tasks | models | show TASK | build TASK... --output DIR | evaluate RUN --task TASK | demo
+    selectivbench tasks | models | show TASK | build TASK... --output DIR | ceiling TASK... | evaluate RUN --task TASK | demo
 
 Nothing heavy is imported before a command needs it: `selectivbench --help` answers at once. Bad input ends in one sentence on stderr, `error: ...`,
 and exit code 2; a failure that is not the request's fault (a full disk) in exit code 1; Ctrl-C in 130, SIGTERM in 143.
@@ -233,6 +233,18 @@ def _show(arguments) -> int:
     return 0
 
 
+def _ceiling_flags(parser):
+    from . import ceiling_command
+
+    ceiling_command.flags(parser)
+
+
+def _ceiling(arguments) -> int:
+    from . import ceiling_command
+
+    return ceiling_command.run(arguments)
+
+
 def _build_flags(parser):
     parser.add_argument(
         "tasks",
@@ -332,6 +344,11 @@ COMMANDS = {
     ),
     "build": Command(
         "tasks as a folder of Parquet files that load_dataset reads without this package", _build, _build_flags
+    ),
+    "ceiling": Command(
+        "the best score there is: exact filter, an observer of the last k items, learned baselines, chance",
+        _ceiling,
+        _ceiling_flags,
     ),
     "evaluate": Command("the score of a saved model, computed again", _evaluate, forward=True),
     "demo": Command("the main job at laptop size: five models trained and compared in minutes", _demo, forward=True),

@@ -17,11 +17,13 @@ import functools
 
 import numpy as np
 
+from .checks import MAX_DRAWS
 from .errors import InputError
 from .layout import illegal_symbols, load_split
 from .metrics import ItemScores
 
-ROWS_AT_ONCE = 1_000  # sequences filtered together
+ROWS_AT_ONCE = 1_000  # sequences filtered together; fewer of long ones
+ITEMS_AT_ONCE = 1 << 20
 
 
 class Law:
@@ -79,7 +81,7 @@ class Law:
         sums = np.concatenate(([0.0], np.cumsum(self.begins)))
         t = np.arange(1, self.length + 1)
         # the k items start at 0 .. T - k; a state at position t then stands in a string that began t - 1 items before
-        pooled = sums[np.clip(self.items - k + 2 - t, 0, None)] - sums[0]
+        pooled = sums[np.clip(self.items - k + 2 - t, 0, None)]
         last = np.zeros((self.length, self.states))
         fits = t + k - 1 <= self.length
         last[fits] = self.h[t[fits] + k - 1]
@@ -91,14 +93,24 @@ def law_of(task) -> Law:
     """The tables of a task's law.
 
     Raises:
-        InputError: where noise can hide a symbol, so that what was seen is not known.
+        InputError: where noise can hide a symbol, so that what was seen is not known; for a custom grammar too large for tables.
     """
     if task.noise == "gaussian" or (task.noise == "uniform" and task.noise_scale > 1):
         raise InputError(
             f"the exact filter needs symbols that a threshold can tell from the noise, and {task.noise} noise of scale "
             f"{task.noise_scale:g} can hide them; use noise='none' or uniform noise of a scale up to 1"
         )
+    if task.num_states * task.num_symbols > MAX_DRAWS:
+        raise InputError(
+            f"{task.name} has {task.num_states:,} states and {task.num_symbols:,} symbols; the exact filter keeps tables of states x symbols, "
+            f"of at most {MAX_DRAWS:,} entries"
+        )
     return Law(task)
+
+
+def rows_at_once(num_items: int) -> int:
+    """How many sequences are filtered together: a bound on memory."""
+    return max(1, min(ROWS_AT_ONCE, ITEMS_AT_ONCE // num_items))
 
 
 @dataclasses.dataclass
@@ -278,9 +290,9 @@ def ceiling(task, split: str = "test", max_sequences: int | None = None) -> Ceil
     """The best possible score on a split (its first `max_sequences`)."""
     data = load_split(task, task.check_split(split))
     count = len(data) if max_sequences is None else min(max_sequences, len(data))
-    total, expected = ItemScores(), 0.0
-    for start in range(0, count, ROWS_AT_ONCE):
-        stop = min(start + ROWS_AT_ONCE, count)
+    total, expected, rows = ItemScores(), 0.0, rows_at_once(task.num_items)
+    for start in range(0, count, rows):
+        stop = min(start + rows, count)
         part, sure = _score(task, data, filter_split(task, split, start, stop), start, stop)
         total, expected = total + part, expected + sure
     return Ceiling(total, total.loss, expected / total.total)
@@ -297,8 +309,9 @@ def _score(task, data, found: Filtered, start, stop):
     repeats = np.ones(place.size) if data.distractors is not None else 1.0 + gaps.ravel()[place]
     true_state = truth.ravel()[place]
     is_true = found.state == true_state
-    with np.errstate(divide="ignore"):
-        losses = -np.log(found.weight[is_true]) * repeats[is_true]
+    if is_true.sum() != n * items + (0 if data.distractors is None else gaps.sum()):
+        raise InputError("a sequence's labels are impossible under the task's law: was it made by another grammar?")
+    losses = -np.log(found.weight[is_true]) * repeats[is_true]
     own, last = found.step == 0, found.step == last_step[place]
     correct = largest(place, found.state, found.weight, states)[0] == truth.ravel()
     first = largest(place[own], found.state[own], found.weight[own], states)[0] == truth.ravel()

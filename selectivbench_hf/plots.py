@@ -74,24 +74,38 @@ def plot_task(task, file, *, split: str = "train", example_id: int = 0) -> str:
         fontsize=12,
         color=INK,
     )
+    save(figure, path)
+    return f"{path}: {what[0].lower()}{what[1:]}, and the first {shown} steps of {split} sequence {example_id}"
+
+
+def save(figure, path: Path) -> None:
+    """Write a figure, whole or not at all, also on a full disk, and close it."""
+    import matplotlib.pyplot as plt
+
     ending = path.suffix.lstrip(".").lower()
-    temporary = path.with_name(f".picture-{os.getpid()}.{ending}")  # whole or not at all, also on a full disk
+    temporary = path.with_name(f".picture-{os.getpid()}.{ending}")
     try:
         figure.savefig(temporary, dpi=150, format=ending)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
         plt.close(figure)
-    return f"{path}: {what[0].lower()}{what[1:]}, and the first {shown} steps of {split} sequence {example_id}"
 
 
 def drawn_grammar(task):
     """(grammar, title): the task's own, or, if that has too many states, a small one of the same law."""
+    from . import horizon
     from .grammar import Grammar
 
     own = task.grammar
     if own.num_states <= LARGEST_DRAWN:
         return own, f"The grammar of {task.name}: {own.num_states} states"
+    if task.automaton is not None:
+        small = horizon.grammar("horizon_parity", 2)
+        return (
+            small,
+            f"horizon_parity, the smallest of the family (the task's own grammar has {own.num_states:,} states)",
+        )
     if task.custom_grammar is not None:
         mean = max(1, round((own.num_states - 1) / own.letters))
         edges = (own.targets.size - len(own.start_states)) / (own.num_states - 1)
