@@ -13,7 +13,8 @@ class StateTrainer(Trainer):
     """A `Trainer` for a task: rows of `load_dataset("selectivbench", ...)` in, features with the right noise out.
 
     Training rows get the noise of (data_seed, epoch, example id), evaluation rows that of (their split, example id), so that `eval_loss` is the
-    loss of `selectivbench evaluate`. A data set's split is read from the data set itself (`dataset.split`).
+    loss of `selectivbench evaluate`. A data set's split is read from the data set itself (`dataset.split`). Labels are what the model was made
+    for: states, or with objective="prediction" in its configuration the next symbols.
 
     Args:
         task: a Task or a task's name.
@@ -27,8 +28,13 @@ class StateTrainer(Trainer):
                 "StateTrainer makes its own collators; use transformers' Trainer with sb.Collator for another"
             )
         self.task, self.data_seed = get_task(task), data_seed
-        super().__init__(*args, data_collator=Collator(self.task, "train", seed=data_seed), **keywords)
+        model = args[0] if args else keywords.get("model")
+        self.objective = getattr(getattr(model, "config", None), "objective", "classification")
+        super().__init__(*args, data_collator=self._collator("train"), **keywords)
         self.add_callback(_Epochs(self.data_collator))
+
+    def _collator(self, split):
+        return Collator(self.task, split, seed=self.data_seed, objective=self.objective)
 
     def get_eval_dataloader(self, eval_dataset=None):
         return self._with_noise_of(eval_dataset, super().get_eval_dataloader)
@@ -49,7 +55,7 @@ class StateTrainer(Trainer):
             raise InputError(
                 "the evaluation data set does not say which split it is (dataset.split); take it from load_dataset, or map it there"
             )
-        training, self.data_collator = self.data_collator, Collator(self.task, name[0], seed=self.data_seed)
+        training, self.data_collator = self.data_collator, self._collator(name[0])
         try:
             return loader(dataset)
         finally:

@@ -266,7 +266,7 @@ def test_two_processes_learn_what_one_learns(pair):
 
 
 @pytest.mark.parametrize("processes", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_processes_count_what_one_counts(pair, processes):
+def test_processes_count_what_one_counts(pair, processes, tmp_path):
     """7 and 5 sequences in batches of 2: a last partial batch, and more batches on one process than on the other."""
     command = [
         *LAUNCH,
@@ -279,12 +279,19 @@ def test_processes_count_what_one_counts(pair, processes):
         free_port(),
         "-m",
     ]
-    out, err = run([*command, "selectivbench_hf.evaluation", pair / "one", "--json"], ACCELERATE_USE_CPU="1")
+    more = ["--json", "--detail", "--output", tmp_path / "finer"]
+    out, err = run([*command, "selectivbench_hf.evaluation", pair / "one", *more], ACCELERATE_USE_CPU="1")
     assert "equal to the record to the last count on 3 splits" in err and f"{processes} process(es)" in err
     rows = json.loads(out)
     assert {r["name"]: r["loss_sum"] for r in rows} == {
         s: v["loss_sum"] for s, v in record(pair / "one")["scores"].items()
     }
+    one, _ = run([sys.executable, "-m", "selectivbench_hf.evaluation", pair / "one", "--json", "--detail"])
+    for mine, theirs in zip(json.loads(one), rows, strict=True):
+        for key in ("sequences_right", "interval", "detail"):
+            assert mine[key] == theirs[key]
+    files = [json.loads((f / "detail.json").read_text())["splits"] for f in (pair / "one", tmp_path / "finer")]
+    assert [s["detail"] for s in files[0].values()] == [s["detail"] for s in files[1].values()]
 
 
 def free_port():
