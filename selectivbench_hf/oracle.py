@@ -100,6 +100,13 @@ def law_of(task) -> Law:
             f"the exact filter needs symbols that a threshold can tell from the noise, and {task.noise} noise of scale "
             f"{task.noise_scale:g} can hide them; use noise='none' or uniform noise of a scale up to 1"
         )
+    # where symbols are examples of a class, the filter is told the class: `task.ceiling_note` says what that makes of a ceiling
+    if task.symbols is not None and task.noise != "none" and task.ceiling_note is None:
+        if not task.symbol_source.told_apart(task.noise_scale):
+            raise InputError(
+                f"the exact filter needs symbols that can be told from each other, and uniform noise of scale {task.noise_scale:g} can hide "
+                f"the vectors of {task.name}; use noise='none', a smaller noise_scale or a larger width of symbols"
+            )
     if task.num_states * task.num_symbols > MAX_DRAWS:
         raise InputError(
             f"{task.name} has {task.num_states:,} states and {task.num_symbols:,} symbols; the exact filter keeps tables of states x symbols, "
@@ -260,7 +267,12 @@ class Ceiling:
 
     scores             counts under the protocol's scoring: sums over an item's steps, its first, its last step
     cross_entropy      mean over all steps of -log P(true state | seen so far), nats
-    expected_accuracy  mean over the items of the filter's largest posterior at their last step: the accuracy to be expected on any sample
+    expected_accuracy  mean of the filter's largest posterior over the steps that show something: the accuracy to be expected on any sample
+
+    Without distractors all steps of an item say the same, and the accuracies are one number, the best there is. With distractors in a grammar
+    that leaves doubts they differ. The observer does not know which steps are distractors, the scoring does: an item that ends without one has
+    not said so yet, and a sum over an item's steps counts a doubt that was settled wrongly against one that was not. So `accuracy` may lie
+    above or below `expected_accuracy`, which is over steps for that reason.
     """
 
     scores: ItemScores
@@ -290,12 +302,18 @@ def ceiling(task, split: str = "test", max_sequences: int | None = None) -> Ceil
     """The best possible score on a split (its first `max_sequences`)."""
     data = load_split(task, task.check_split(split))
     count = len(data) if max_sequences is None else min(max_sequences, len(data))
-    total, expected, rows = ItemScores(), 0.0, rows_at_once(task.num_items)
+    total, sure, shown, rows = ItemScores(), 0.0, 0, rows_at_once(task.num_items)
     for start in range(0, count, rows):
         stop = min(start + rows, count)
-        part, sure = _score(task, data, filter_split(task, split, start, stop), start, stop)
-        total, expected = total + part, expected + sure
-    return Ceiling(total, total.loss, expected / total.total)
+        found = filter_split(task, split, start, stop)
+        total += _score(task, data, found, start, stop)
+        step = (
+            found.rows * task.num_items + found.items
+        ) * 2 + found.step  # a number for each step that shows something
+        first = np.flatnonzero(np.diff(np.sort(step), prepend=-1))
+        best = np.maximum.reduceat(found.weight[np.argsort(step, kind="stable")], first)
+        sure, shown = sure + float(best.sum()), shown + best.size
+    return Ceiling(total, total.loss, sure / shown)
 
 
 def _score(task, data, found: Filtered, start, stop):
@@ -315,12 +333,11 @@ def _score(task, data, found: Filtered, start, stop):
     own, last = found.step == 0, found.step == last_step[place]
     correct = largest(place, found.state, found.weight, states)[0] == truth.ravel()
     first = largest(place[own], found.state[own], found.weight[own], states)[0] == truth.ravel()
-    at_last, sure = largest(place[last], found.state[last], found.weight[last], states)
-    scores = ItemScores(
+    at_last = largest(place[last], found.state[last], found.weight[last], states)[0]
+    return ItemScores(
         int(correct.sum()), int(first.sum()), int((at_last == truth.ravel()).sum()), n * items,
         float(losses.sum()), int(n * items + gaps.sum()), n, int(correct.reshape(n, items).all(1).sum()),
     )  # fmt: skip
-    return scores, float(sure.sum())
 
 
 def largest(place, state, weight, states):
