@@ -65,17 +65,17 @@ def _recall_facts(task) -> dict:
 
 def changed(task) -> dict:
     """Builder keywords in which a task differs from the catalogue's task of that name, as text."""
-    from .tasks import get_task, task_names
+    from .tasks import get_task, keywords_of, task_names
 
     names = [n for n in task_names() if task.name == n or task.name.startswith(n + "_")]
     if not names:
         return {}
     base = get_task(max(names, key=len))
-    skip = ("name", "custom_grammar")
+    keywords = keywords_of(base.name)
     out = {
         f.name: repr(getattr(task, f.name))
         for f in fields(task)
-        if f.name not in skip and getattr(task, f.name) != getattr(base, f.name)
+        if f.name in keywords and getattr(task, f.name) != getattr(base, f.name)
     }
     return {"grammar": "custom"} if getattr(task, "custom_grammar", None) is not None else out
 

@@ -118,7 +118,7 @@ def config_named(task):
 
     if task.family == "recall":
         return task
-    if task.name in task_names() and task.custom_grammar is None and task.grammar_seed != 1:
+    if task.name in task_names() and task.custom_grammar is None and task.grammar_seed not in (None, 1):
         return replace(task, name=f"{task.name}_seed{task.grammar_seed}")
     return task
 

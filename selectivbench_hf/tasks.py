@@ -15,7 +15,7 @@ import os
 import re
 from dataclasses import dataclass, fields, replace
 
-from . import recall
+from . import horizon, recall
 from .checks import MAX_GAP, is_whole, json_object, listed, random_law, read_gap_law, real, whole
 from .errors import InputError, unknown
 from .grammar import Grammar
@@ -31,12 +31,12 @@ PAPER_GAPS = {1: 1, **dict.fromkeys(range(2, 10), 2), 10: 1}  # what rounding a 
 
 
 def task_names() -> list[str]:
-    """The names of the catalogue: the 24 grammar tasks, level by level, then the recall tasks."""
-    return [*grammar_task_names(), *_recall_tasks()]
+    """The names of the catalogue: the 24 tasks of random grammars, level by level, the horizon family, then the recall tasks."""
+    return [*grammar_task_names(), *horizon.MEMBERS, *_recall_tasks()]
 
 
 def grammar_task_names() -> list[str]:
-    """The 24 names of the grammar tasks, level by level."""
+    """The 24 names of the tasks of random grammars, level by level."""
     return [level + ("" if v == "plain" else f"_{v}") for level in LEVELS for v in VARIANTS]
 
 
@@ -47,7 +47,9 @@ def _recall_tasks() -> dict[str, RecallTask]:
 
 def keywords_of(name: str) -> tuple[str, ...]:
     """The builder keywords that a task of the catalogue takes."""
-    return recall.keywords_of(_recall_tasks()[name]) if name in _recall_tasks() else TASK_FIELDS
+    if name in _recall_tasks():
+        return recall.keywords_of(_recall_tasks()[name])
+    return tuple(f for f in TASK_FIELDS if name not in horizon.MEMBERS or f not in horizon.REFUSED)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Task:
         letters, depth, density, num_start_states, grammar_seed, dirichlet, all_reachable, min_string_length: the law of the random grammar
             (`Grammar.random`); with `custom_grammar` they are None but for min_string_length.
         custom_grammar: JSON of a whole grammar instead of a random one.
+        automaton: a member of the horizon family instead of a random grammar (`horizon.MEMBERS`).
         sample_seed: seed of the sequences.
         max_string_length: L, the longest string with its `#`.
         num_items: items of a sequence.
@@ -81,6 +84,7 @@ class Task:
     all_reachable: bool = False
     min_string_length: int = 1
     custom_grammar: str | None = None
+    automaton: str | None = None
     sample_seed: int = 1
     max_string_length: int = 200
     num_items: int = 200
@@ -104,6 +108,8 @@ class Task:
     @functools.cached_property
     def grammar(self) -> Grammar:
         """The grammar, drawn when first asked for (0.02 s at level te7)."""
+        if self.automaton is not None:
+            return horizon.grammar(self.automaton, self.num_items)
         if self.custom_grammar is not None:
             return Grammar.from_json(self.custom_grammar)
         depth = list(self.depth) if isinstance(self.depth, tuple) else self.depth
@@ -135,7 +141,9 @@ class Task:
 
     @property
     def level(self) -> str:
-        """`lite`, `te1`..`te7`, or `custom`."""
+        """`lite`, `te1`..`te7`, a member of the horizon family, or `custom`."""
+        if self.automaton is not None:
+            return self.automaton
         head = self.name.split("_")[0]
         usual = (LEVELS.get(head), None, 0.4, 4, None, False, 1)
         own = (
@@ -234,6 +242,9 @@ class Task:
     def describe_level(self) -> str:
         """`te3 (level 3 of 7; 26 letters; 2.34 nats = 3.38 bits)`."""
         nats = self.grammar.topological_entropy()
+        entropy = f"{nats:.2f} nats = {nats / math.log(2):.2f} bits"
+        if self.automaton is not None:
+            return horizon.describe(self, entropy)
         place = (
             f"level {self.level[2]} of 7; "
             if self.level.startswith("te")
@@ -241,7 +252,7 @@ class Task:
             if self.level == "lite"
             else ""
         )
-        return f"{self.level} ({place}{self.grammar.letters} letters; {nats:.2f} nats = {nats / math.log(2):.2f} bits)"
+        return f"{self.level} ({place}{self.grammar.letters} letters; {entropy})"
 
     def describe(self) -> str:
         """One line: the level written out, the variant, and what stands in time."""
@@ -262,12 +273,15 @@ LAW = (
     "dirichlet",
     "all_reachable",
 )  # of the random grammar
-TASK_FIELDS = tuple(f.name for f in fields(Task) if f.name not in ("name", "variant", "custom_grammar")) + ("grammar",)
+OWN_FIELDS = ("name", "variant", "custom_grammar", "automaton")  # what makes a task of the catalogue itself
+TASK_FIELDS = (*(f.name for f in fields(Task) if f.name not in OWN_FIELDS), "grammar")
 BUILDER_KEYWORDS = tuple(dict.fromkeys(TASK_FIELDS + recall.RECALL_FIELDS))  # of any task
 
 
 @functools.cache
 def _catalogue_fields(name: str) -> tuple:
+    if name in horizon.MEMBERS:
+        return tuple(horizon.task_fields(name).items())
     level, _, variant = name.partition("_")
     lite = level == "lite"
     out = {"variant": variant or "plain", "letters": LEVELS[level]}
@@ -315,11 +329,14 @@ def get_task(task, **keywords) -> Task | RecallTask:
         g = _read_grammar(grammar)
         keywords |= dict.fromkeys(LAW) | {
             "custom_grammar": g.to_json(),
+            "automaton": None,
             "all_reachable": False,
             "min_string_length": g.min_length,
         }
         if base.custom_grammar is None:
             keywords["name"] = base.name + "_custom"
+    elif base.automaton is not None:
+        keywords = horizon.changed(base, keywords)
     if keywords.get("noise") == "none":
         keywords.setdefault("noise_scale", 0.0)
     elif keywords.get("noise") and not base.noise_scale and "noise_scale" not in keywords:
@@ -345,7 +362,7 @@ def _base(task) -> Task | RecallTask:
     name = seeded[1] if seeded else task
     if not seeded and name in _recall_tasks():
         return _recall_tasks()[name]
-    if name not in grammar_task_names():
+    if name not in grammar_task_names() and (seeded or name not in horizon.MEMBERS):
         raise unknown("task", task, task_names())
     base = Task(name=name, **dict(_catalogue_fields(name)))
     return replace(base, grammar_seed=int(seeded[2])) if seeded else base
@@ -403,7 +420,9 @@ def _check(task: Task) -> None:
         ("sample_seed", None, None),
     ):
         keep(name, whole(name, getattr(task, name), least, most))
-    if task.custom_grammar is None:
+    if task.automaton is not None:
+        horizon.check(task)
+    elif task.custom_grammar is None:
         depth = task.depth
         keep("grammar_seed", whole("grammar_seed", task.grammar_seed))
         letters, depths = random_law(
