@@ -14,6 +14,7 @@ from .sampling import block_size
 
 SEQUENCES = 20_000  # of the training split that are counted: 4 million items, seconds
 LONGEST = 4  # items
+LARGEST_KEY = 2**62  # of a context of one symbol more, with a state
 
 
 def k_grams(task, split: str = "test", sequences: int = SEQUENCES) -> dict[str, float]:
@@ -31,7 +32,7 @@ def k_grams(task, split: str = "test", sequences: int = SEQUENCES) -> dict[str, 
         # one number for the k items that end at k - 1, k, ..., T - 1
         context = context * task.num_symbols + symbols[:, k - 1 :]
         test_context = test_context * task.num_symbols + test_symbols[:, k - 1 :]
-        if int(context.max(initial=0)) >= 2**62 // (task.num_symbols * task.num_states):
+        if int(context.max(initial=0)) >= LARGEST_KEY // (task.num_symbols * task.num_states):
             context, test_context = _renumbered(context, test_context)
         known, best = _most_frequent(context, states[:, k - 1 :], task.num_states)
         place = np.minimum(np.searchsorted(known, test_context), known.size - 1)
