@@ -105,7 +105,7 @@ class TrainingArguments:
     block: str = _f("matched", "block around the mixer: matched (pre-norm + SwiGLU) or paper")
     mlp: bool | None = _f(None, "whether blocks have the MLP; default: the block's own way")
     tie_word_embeddings: bool | None = _f(
-        None, "recall tasks: whether the head's weight is that of the symbols' embedding; default true"
+        None, "recall tasks: whether the head's weight is that of the symbols' embedding, as in zoology; default false"
     )
     dropout: float = _f(0.2, "dropout on the residual branches")
     mixer_kwargs: dict = _f({}, "further arguments of the mixer, as JSON: '{\"expand\": 1.0}'")
@@ -184,10 +184,10 @@ def kinds() -> dict:
 
 
 def task_keywords() -> tuple[str, ...]:
-    """Names of the builder keywords that get_task takes (each is a flag and a key of the file)."""
-    from .tasks import BUILDER_KEYWORDS
+    """Names of the task's keywords that get_task takes (each is a flag and a key of the file)."""
+    from .tasks import TASK_KEYWORDS
 
-    return BUILDER_KEYWORDS
+    return TASK_KEYWORDS
 
 
 # ---------------------------------------------------------------- values

@@ -27,9 +27,9 @@ def model(task, **fields):
     return sb.SelectivBenchForStateClassification(config).eval()
 
 
-def test_a_recall_task_starts_with_a_tied_head():
+def test_the_embedding_and_a_tied_head():
     task = get_task("mqar_64_4")
-    tied, untied = model(task), model(task, tie_word_embeddings=False)
+    tied, untied = model(task, tie_word_embeddings=True), model(task)
     assert tied.encoder.weight.std().item() == pytest.approx(8192**-0.5, rel=0.02)
     assert not tied.classifier.bias.any() and tied.classifier.bias.shape == (8192,)
     difference = parameter_counts(untied)["total"] - parameter_counts(tied)["total"]
@@ -162,10 +162,10 @@ def test_training_is_that_of_whole_logits_and_writes_a_record(name, tmp_path):
         loss.backward()
         optimizer.step()
     assert result.record["training"]["loss"] == pytest.approx(loss.item(), rel=1e-4)
-    assert result.record["model"]["config"]["tie_word_embeddings"] is True
+    assert result.record["model"]["config"]["tie_word_embeddings"] is False
     assert result.record["task"]["chance"] == task.chance
-    untied = sb.train(task, "transformer", tie_word_embeddings="false", output_dir=str(tmp_path / "untied"), **fields)
-    assert untied.record["model"]["parameters"] - result.record["model"]["parameters"] == task.num_symbols * 16
+    tied = sb.train(task, "transformer", tie_word_embeddings="true", output_dir=str(tmp_path / "tied"), **fields)
+    assert result.record["model"]["parameters"] - tied.record["model"]["parameters"] == task.num_symbols * 16
     mine = sb.train(task, Reader(task), max_steps=1, output_dir=str(tmp_path / "mine"))
     assert mine.accuracy("test") == 1
     with pytest.raises(InputError, match="tie_word_embeddings is a choice of a mixer's model"):

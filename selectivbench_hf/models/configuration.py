@@ -12,7 +12,6 @@ from .mixers import check_mixer
 
 BLOCKS = ("matched", "paper")
 OBJECTIVES = ("classification", "prediction")
-RECALL = {"tie_word_embeddings": True}  # as in zoology, whose benchmark this is: one table for symbols and answers
 # keywords that transformers itself puts into a configuration beside the declared fields
 TRANSFORMERS_OWN = (
     "attn_implementation",
@@ -39,6 +38,8 @@ class SelectivBenchConfig(PreTrainedConfig):
     objective                "classification": the head has one logit for each of the S states; "prediction": one for each of the V
                              symbols, of which the next item's is asked for
     num_symbols, num_states  V and S of the task ('#' included)
+    num_channels             C, numbers that a step of `input_features` has, where the task's symbols are not one-hot (such a model takes
+                             no `input_ids`); None: one-hot symbols, V channels
     vocab_size               V + 1: `input_ids` run 0..V, and V is the blank
     dropout                  on the branches that are added to the residual stream (`gpt`: on its embeddings too)
     max_position_embeddings  longest sequence in steps; only `gpt` has a table of that length
@@ -46,7 +47,7 @@ class SelectivBenchConfig(PreTrainedConfig):
     intermediate_size        width of the SwiGLU MLP; None: 8/3 of the hidden size, rounded up to a multiple of 8
     tie_word_embeddings      whether the head's weight is the encoder's, transposed; needs as many classes as symbols
     initializer_range        standard deviation of head and MLPs at the start, and of the encoder of `gpt`; our blocks' encoder
-                             starts at 1 / sqrt(V), and a mixer's layer as its authors start it
+                             starts at 1 / sqrt(input channels), and a mixer's layer as its authors start it
     mixer_kwargs             further keyword arguments of the mixer's layer
     """
 
@@ -61,6 +62,7 @@ class SelectivBenchConfig(PreTrainedConfig):
     objective: str = "classification"
     num_symbols: int = 27
     num_states: int = 27
+    num_channels: int | None = None
     vocab_size: int | None = None
     dropout: float = 0.2
     max_position_embeddings: int = 1024
@@ -82,7 +84,7 @@ class SelectivBenchConfig(PreTrainedConfig):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} is {value!r}; it must be a whole number of at least 1")
-        for name in ("num_heads", "intermediate_size"):
+        for name in ("num_heads", "intermediate_size", "num_channels"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise InputError(
@@ -107,6 +109,10 @@ class SelectivBenchConfig(PreTrainedConfig):
                 f"tie_word_embeddings needs as many classes as symbols, as recall tasks have them; here are {self.num_classes} classes and "
                 f"{self.num_symbols} symbols"
             )
+        if self.tie_word_embeddings and self.num_channels is not None:
+            raise InputError(
+                "tie_word_embeddings needs one-hot symbols: the encoder of other channels has no row for each symbol"
+            )
         if not isinstance(self.mlp, bool | NoneType):
             raise InputError(f"mlp is {self.mlp!r}; it must be true, false, or None for the block's own way")
         if not 0 <= self.dropout < 1:
@@ -128,6 +134,11 @@ class SelectivBenchConfig(PreTrainedConfig):
     def num_classes(self) -> int:
         """Logits of the head: S, or V in prediction."""
         return self.num_symbols if self.objective == "prediction" else self.num_states
+
+    @property
+    def input_channels(self) -> int:
+        """Numbers that a step of `input_features` has: num_channels, or V."""
+        return self.num_symbols if self.num_channels is None else self.num_channels
 
     @property
     def has_mlp(self) -> bool:
@@ -158,14 +169,16 @@ class SelectivBenchConfig(PreTrainedConfig):
 
 
 def task_fields(task) -> dict:
-    """The fields that a task fixes: its symbols, its states, and the longest sequence of its splits; for a recall task also that
-    symbols and answers share a table, unless the user says otherwise."""
+    """The fields that a task fixes: its symbols, its states, and the longest sequence of its splits, and where symbols are not one-hot
+    their channels."""
     fields = {
         "num_symbols": task.num_symbols,
         "num_states": task.num_states,
         "max_position_embeddings": max(task.max_steps(split) for split in task.splits),
     }
-    return fields | (RECALL if family_of(task) == "recall" else {})
+    if getattr(task, "symbols", None) is not None:
+        fields["num_channels"] = task.num_channels
+    return fields
 
 
 def family_of(task) -> str:
