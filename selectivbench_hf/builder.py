@@ -28,6 +28,7 @@ from .children import children_leave_with_us
 from .errors import InputError, unknown
 from .layout import check_disjoint, draw_block, held_out_hashes, smallest_unsigned
 from .sampling import block_size
+from .symbols import NOT_IN_ROWS
 from .tasks import BUILDER_KEYWORDS, DATA_VERSION, Task, get_task, grammar_task_names, keywords_of, task_names
 
 SHARD = 12_500  # sequences of a train shard; a divisor of the block, so that a shard never needs two blocks
@@ -122,6 +123,8 @@ class SelectivBench(datasets.ArrowBasedBuilder):
         version = str(keywords.pop("version", DATA_VERSION) or DATA_VERSION)
         if version != DATA_VERSION:
             raise InputError(f"this package generates selectivbench {DATA_VERSION}, not {version}")
+        if keywords.pop("symbols", None) is not None:
+            raise InputError(NOT_IN_ROWS)
         for keyword in keywords:
             if keyword not in keywords_of(name):
                 raise unknown("keyword", keyword, keywords_of(name), f"load_dataset('selectivbench', {name!r}, ...)")

@@ -191,6 +191,10 @@ def _main(argv):
             f"the model was built for {model.config.num_symbols} symbols and {model.config.num_states} states; {task.name} has "
             f"{task.num_symbols} and {task.num_states}"
         )
+    if task.family == "grammar" and model.config.input_channels != task.num_channels:
+        raise InputError(
+            f"the model was built for {model.config.input_channels} channels and {task.name}, as its symbols are shown, has {task.num_channels}"
+        )
     maximum = limits["max_eval_sequences"] or (record["evaluation"]["max_sequences"] if own else None)
     batch_size = limits["per_device_eval_batch_size"] or (
         record["arguments"].get("per_device_eval_batch_size", 64) if record else 64

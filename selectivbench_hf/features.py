@@ -1,6 +1,8 @@
-"""From items and steps to what a model eats: one-hot features with noise, padded batches, the order of an epoch (protocol section 6).
+"""From items and steps to what a model eats: one-hot features (or what `symbols.py` shows) with noise, padded batches, the order of an
+epoch (protocol section 6).
 
-NumPy in, NumPy out: any framework can train from `batches`. Axes: B sequences, T steps, V symbols (`#` and the letters), S states.
+NumPy in, NumPy out: any framework can train from `batches`. Axes: B sequences, T steps, V symbols (`#` and the letters), C channels (V for
+one-hot symbols), S states.
 
 Noise is not stored: it is a function of the example. Evaluation: key (task's grammar and sample seed, split, example id), so every evaluation of
 a checkpoint gives the same number. Training: key (data seed, epoch, example id), so a resumed run sees what it would have seen.
@@ -8,7 +10,6 @@ a checkpoint gives the same number. Training: key (data seed, epoch, example id)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,7 +18,8 @@ from .checks import whole
 from .errors import InputError
 from .layout import load_split
 from .recall_sampling import question_ids
-from .streams import raw32, stream
+from .streams import normals, raw32, stream
+from .symbols import shown
 
 IGNORED = -100  # label of padding
 
@@ -31,7 +33,7 @@ def epoch_order(num_sequences: int, seed: int, epoch: int) -> np.ndarray:
 def noise(
     task, split: str, example_id: int, steps: int, *, seed: int | None = None, epoch: int | None = None
 ) -> np.ndarray:
-    """The noise of one sequence: (steps, V) float32.
+    """The noise of one sequence: (steps, C) float32, for each channel of the features (V where symbols are one-hot).
 
     `uniform`: (32-bit word >> 8) x noise_scale / 2^24, in [0, noise_scale). `gaussian`: Box-Muller from the same words, standard deviation
     noise_scale. With `epoch` the training noise of (seed, epoch, example id), without it the evaluation noise of (split, example id).
@@ -40,34 +42,35 @@ def noise(
         source = stream("noise", task.grammar.hash, task.sample_seed, split, int(example_id))
     else:
         source = stream("training-noise", task.grammar.hash, int(seed), int(epoch), int(example_id))
-    count = steps * task.num_symbols
+    count = steps * task.num_channels
     if task.noise == "gaussian":
-        words = raw32(source, count + count % 2).astype(np.float64).reshape(2, -1)
-        radius = np.sqrt(-2 * np.log((words[0] + 0.5) / 2**32)) * task.noise_scale
-        angle = 2 * math.pi * words[1] / 2**32
-        drawn = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count].astype(np.float32)
+        drawn = normals(source, count, task.noise_scale).astype(np.float32)
     else:
         drawn = (raw32(source, count) >> np.uint32(8)).astype(np.float32) * np.float32(task.noise_scale / 2**24)
-    return drawn.reshape(steps, task.num_symbols)
+    return drawn.reshape(steps, task.num_channels)
 
 
 def encode(
     task, input_ids: np.ndarray, lengths: np.ndarray, split: str, example_ids, *, seed=None, epoch=None
 ) -> np.ndarray:
-    """Features of a padded batch: one-hot symbols (zero for a blank) plus the task's noise; zero at padding.
+    """Features of a padded batch: symbols as the task shows them (one-hot, unless `task.symbols` says otherwise; zero for a blank) plus
+    the task's noise; zero at padding.
 
     Args:
         input_ids: (B, T) integers, the blank id at blanks and padding.
         lengths: (B,) steps of each sequence.
-        split, example_ids, seed, epoch: what keys the noise, see `noise`.
+        split, example_ids, seed, epoch: what keys the noise, see `noise`, and the choice of examples, see `symbols.choices`.
 
     Returns:
-        (B, T, V) float32.
+        (B, T, C) float32; C is `task.num_channels`, V for one-hot symbols.
     """
-    batch, steps = input_ids.shape
-    features = np.zeros((batch, steps, task.num_symbols + 1), dtype=np.float32)  # one channel more takes the blanks
-    np.put_along_axis(features, input_ids[..., None].astype(np.int64), 1, axis=-1)
-    features = np.ascontiguousarray(features[..., : task.num_symbols])
+    if task.symbols is not None:
+        features = shown(task, input_ids, lengths, split, example_ids, seed=seed, epoch=epoch)
+    else:
+        batch, steps = input_ids.shape
+        features = np.zeros((batch, steps, task.num_symbols + 1), dtype=np.float32)  # one channel more takes the blanks
+        np.put_along_axis(features, input_ids[..., None].astype(np.int64), 1, axis=-1)
+        features = np.ascontiguousarray(features[..., : task.num_symbols])
     if task.noise != "none":
         for row, (example, length) in enumerate(zip(example_ids, lengths)):
             features[row, :length] += noise(task, split, example, int(length), seed=seed, epoch=epoch)
@@ -93,7 +96,7 @@ def make_batch(
         objective: `prediction` makes `labels` the symbol of the next item at each step, -100 in the last item.
 
     Returns:
-        dict of `input_features` (B, T, V) float32 (not for a recall task, whose models are fed with ids), `input_ids` (B, T) int64 (blank
+        dict of `input_features` (B, T, C) float32 (not for a recall task, whose models are fed with ids), `input_ids` (B, T) int64 (blank
         id at padding), `labels` (B, T) int64 (-100 at padding and where nothing is asked), `item_ids` (B, T) int64 (-1 there), `lengths`
         (B,) and `example_id` (B,) int64. T is the longest sequence of the batch.
 
@@ -200,7 +203,7 @@ class Collator:
         objective: as for `make_batch`.
 
     Returns (when called with a list of rows):
-        dict of `input_features` (B, T, V) float32 and `labels` (B, T) int64 (-100 at padding, and where a recall task asks nothing).
+        dict of `input_features` (B, T, C) float32 and `labels` (B, T) int64 (-100 at padding, and where a recall task asks nothing).
     """
 
     def __init__(

@@ -41,6 +41,7 @@ from .configs import (
 )
 from .errors import InputError
 from .parquet import file_hash
+from .symbols import NOT_IN_ROWS
 from .workers import BuildError, write_splits
 
 LOCK = ".build.lock"
@@ -80,6 +81,8 @@ def build(
         check_name(name)
         if names.count(name) > 1:
             raise InputError(f"{name} was asked for twice; each config is built once")
+    if any(getattr(task, "symbols", None) is not None for task in tasks):
+        raise InputError(NOT_IN_ROWS)
     folder = Path(output)
     _check_folder(folder)
     if folder.is_dir():  # what must be refused is refused before anything is made

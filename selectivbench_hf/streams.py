@@ -5,6 +5,7 @@ is made from raw Philox words by integer arithmetic, so neither a NumPy release 
 """
 
 import hashlib
+import math
 
 import numpy as np
 
@@ -30,3 +31,11 @@ def raw32(source: np.random.Philox, count: int) -> np.ndarray:
 def threshold32(probability: float) -> int:
     """The integer t for which a 32-bit word is below t with `probability` (to within 2^-33)."""
     return round(probability * 2**32)
+
+
+def normals(source: np.random.Philox, count: int, scale: float = 1.0) -> np.ndarray:
+    """`count` normal float64 of standard deviation `scale` from raw words, by Box-Muller; the first half of them from cosines."""
+    words = raw32(source, count + count % 2).astype(np.float64).reshape(2, -1)
+    radius = np.sqrt(-2 * np.log((words[0] + 0.5) / 2**32)) * scale
+    angle = 2 * math.pi * words[1] / 2**32
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]

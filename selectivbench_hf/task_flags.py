@@ -75,13 +75,18 @@ def _word(name, text):
     return text
 
 
+def _symbols(name, text):
+    allowed = 'a name such as digits, or a mapping such as \'{"dataset": NAME}\''
+    return _json(name, text, allowed) if text[:1] == "{" else text
+
+
 def _grammar(name, text):
     if not text.strip():
         raise _refuse(name, text, "a grammar's JSON file, or its JSON")
     return text
 
 
-# name -> (reads the text, what stands for the value in the help, help); in the order of BUILDER_KEYWORDS
+# name -> (reads the text, what stands for the value in the help, help); in the order of TASK_KEYWORDS
 FLAGS: dict[str, tuple[Callable, str, str]] = {
     "letters": (_whole, "N", "letters of the grammar, `#` not counted"),
     "depth": (_depth, "N", "instances of each letter: 8, or one number a letter: '[8, 7, ...]' (default: as many as letters)"),
@@ -109,26 +114,27 @@ FLAGS: dict[str, tuple[Callable, str, str]] = {
     "vocab_size": (_whole, "N", "mqar: symbols, an even number: half keys, half values (catalogue: 8192; mqar_lite: 256)"),
     "alpha": (_number, "A", "mqar: how late questions come: 0.01 mostly early, 1 uniform (catalogue: 0.01)"),
     "filler": (_word, "FILLER", "mqar: the other steps: clean (no key or value of the sequence), any, or zero (catalogue: clean)"),
+    "symbols": (_symbols, "NAME|JSON", "how symbols are shown: one_hot, random_vectors, binary, digits, or a data set: '{\"dataset\": NAME, \"width\": 64}'"),
 }  # fmt: skip
 
 
 def add(parser) -> None:
     """One flag for each builder keyword, as in `load_dataset` and train.py."""
-    from .tasks import BUILDER_KEYWORDS
+    from .tasks import TASK_KEYWORDS
 
     group = parser.add_argument_group(
         "builder keywords (default: the task's own; they enter its fingerprint; see the README)"
     )
-    for name in BUILDER_KEYWORDS:
+    for name in TASK_KEYWORDS:
         _, metavar, line = FLAGS[name]
         group.add_argument(f"--{name}", metavar=metavar, nargs="+" if name == "test_gaps" else None, help=line)
 
 
 def keywords(arguments) -> dict:
     """Builder keyword -> value of the flags that were given."""
-    from .tasks import BUILDER_KEYWORDS
+    from .tasks import TASK_KEYWORDS
 
-    given = {name: getattr(arguments, name) for name in BUILDER_KEYWORDS}
+    given = {name: getattr(arguments, name) for name in TASK_KEYWORDS}
     return {name: FLAGS[name][0](name, value) for name, value in given.items() if value is not None}
 
 

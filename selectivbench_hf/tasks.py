@@ -15,7 +15,7 @@ import os
 import re
 from dataclasses import dataclass, fields, replace
 
-from . import horizon, recall
+from . import horizon, recall, symbols
 from .checks import MAX_GAP, is_whole, json_object, listed, random_law, read_gap_law, real, whole
 from .errors import InputError, unknown
 from .grammar import Grammar
@@ -71,6 +71,7 @@ class Task:
         test_gaps: constant numbers of blank steps; the first is split `test`, the others `test_gap_N`. Empty: test follows train_gap.
         noise: `none`; `uniform` in [0, noise_scale); `gaussian` with standard deviation noise_scale. On every channel of every step.
         distractor_rate, distractor_start: probability of a distractor after an item, from this 0-based item on.
+        symbols: how a symbol is shown: None for one-hot, else JSON of a spec (`symbols.py`; a name, a mapping or a Dataset becomes one).
     """
 
     name: str
@@ -97,6 +98,7 @@ class Task:
     noise_scale: float = 0.0
     distractor_rate: float = 0.0
     distractor_start: int = 0
+    symbols: str | None = None
 
     family = "grammar"
 
@@ -126,8 +128,23 @@ class Task:
 
     @property
     def num_symbols(self) -> int:
-        """V: letters and `#`; the channels of an input step."""
+        """V: letters and `#`."""
         return self.grammar.num_symbols
+
+    @functools.cached_property
+    def symbol_source(self):
+        """What shows the symbols where they are not one-hot, a `symbols.Codes` or `symbols.Examples`; loaded when first asked for."""
+        return symbols.source(self.symbols, self.num_symbols)
+
+    @property
+    def num_channels(self) -> int:
+        """C: the channels of an input step, V where symbols are one-hot."""
+        return self.num_symbols if self.symbols is None else self.symbol_source.channels
+
+    @property
+    def ceiling_note(self) -> str | None:
+        """What a reader of the exact filter's ceilings must know, or None where they are exact."""
+        return symbols.ceiling_note(self.symbols)
 
     @property
     def num_states(self) -> int:
@@ -199,7 +216,8 @@ class Task:
 
     def _law(self) -> dict:
         """Everything but sizes that decides a byte, grammar by content, under the major data version."""
-        return {
+        shown = {} if self.symbols is None else {"symbols": symbols.identity(self.symbols)}
+        return shown | {
             "data": DATA_VERSION.split(".")[0],
             "grammar": self.grammar.hash,
             "sample_seed": self.sample_seed,
@@ -228,7 +246,8 @@ class Task:
         out["train_gap"] = {str(k): w for k, w in self.train_gap}
         out["test_gaps"] = list(self.test_gaps)
         out["depth"] = list(self.depth) if isinstance(self.depth, tuple) else self.depth
-        out["custom_grammar"] = None if self.custom_grammar is None else json.loads(self.custom_grammar)
+        for name in ("custom_grammar", "symbols"):
+            out[name] = None if out[name] is None else json.loads(out[name])
         return {"data_version": DATA_VERSION, **out}
 
     def to_json(self) -> str:
@@ -261,7 +280,8 @@ class Task:
             "noisy_gaps": "noise, and gaps of random length after each item",
             "nongrammatical_gaps": "ungrammatical distractors between the items",
         }[self.variant]
-        return f"{self.name}: {self.describe_level()}; {what}; {self.num_items} items a sequence, {self.num_states} states"
+        shown = "" if self.symbols is None else f"; {symbols.describe(self.symbols)}"
+        return f"{self.name}: {self.describe_level()}; {what}; {self.num_items} items a sequence, {self.num_states} states{shown}"
 
 
 LAW = (
@@ -275,7 +295,8 @@ LAW = (
 )  # of the random grammar
 OWN_FIELDS = ("name", "variant", "custom_grammar", "automaton")  # what makes a task of the catalogue itself
 TASK_FIELDS = (*(f.name for f in fields(Task) if f.name not in OWN_FIELDS), "grammar")
-BUILDER_KEYWORDS = tuple(dict.fromkeys(TASK_FIELDS + recall.RECALL_FIELDS))  # of any task
+BUILDER_KEYWORDS = tuple(n for n in dict.fromkeys(TASK_FIELDS + recall.RECALL_FIELDS) if n != "symbols")  # of any task's rows
+TASK_KEYWORDS = (*BUILDER_KEYWORDS, "symbols")  # of any task
 
 
 @functools.cache
@@ -307,7 +328,8 @@ def get_task(task, **keywords) -> Task | RecallTask:
             `Task.to_json`, or the path of a file that holds it.
         keywords: fields of `Task` that differ (for a recall task, of `recall.RecallTask`); `grammar=` takes a whole custom grammar (a `Grammar`,
             its JSON, or a JSON file).
-            `train_gap` is a number of steps or {length: integer weight}; None means the catalogue's value.
+            `train_gap` is a number of steps or {length: integer weight}; None means the catalogue's value. `symbols` is a name
+            ("one_hot", "random_vectors", "binary", "digits"), a mapping such as {"dataset": NAME, "width": 64}, or a Dataset.
 
     Raises:
         InputError: for unknown names or keywords (the nearest are named) and impossible values.
@@ -461,6 +483,16 @@ def _check(task: Task) -> None:
         raise InputError(
             f"train_gap and test_gaps have no meaning in nongrammatical_gaps ({task.name}); its gaps are distractors"
         )
+    if task.symbols is not None:
+        _resolve_symbols(task)
+
+
+def _resolve_symbols(task: Task) -> None:
+    v = task.num_symbols if task.letters is None else task.letters + 1  # a random grammar need not be drawn for it
+    spec, loaded = symbols.resolve(task.symbols, v)
+    object.__setattr__(task, "symbols", spec)
+    if loaded is not None:
+        task.__dict__["symbol_source"] = loaded
 
 
 def digest(data) -> str:

@@ -159,9 +159,9 @@ def test_bad_flag_values_say_what_is_allowed(selectivbench, tmp_path, arguments,
 
 def test_every_builder_keyword_has_a_flag_that_says_what_it_takes(selectivbench):
     from selectivbench_hf import task_flags
-    from selectivbench_hf.tasks import BUILDER_KEYWORDS
+    from selectivbench_hf.tasks import TASK_KEYWORDS
 
-    assert tuple(task_flags.FLAGS) == BUILDER_KEYWORDS
+    assert tuple(task_flags.FLAGS) == TASK_KEYWORDS
     for command in ("show", "build"):
         out = selectivbench(command, "--help").stdout
         assert "VALUE" not in out

@@ -23,6 +23,7 @@ from .mixers import build_mixer, check_mixer, get_mixer, needs_kernels
 from .outside import check_materialised, check_outside, check_shared, takes_cache
 
 IGNORED_LABEL = -100
+NO_IDS = "the task's symbols are not one-hot, so ids do not say what is shown: give input_features, as sb.batches and sb.Collator make them"
 
 
 @dataclasses.dataclass
@@ -127,7 +128,7 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         outside = get_mixer(config.mixer).family == "module"
         if outside:
             check_outside(config)
-        self.encoder = nn.Linear(config.num_symbols, config.hidden_size)
+        self.encoder = nn.Linear(config.input_channels, config.hidden_size)
         layers = 1 if get_mixer(config.mixer).whole else config.num_hidden_layers
         built = [
             build_mixer(config.mixer, config.hidden_size, config.num_heads, index, config.mixer_kwargs, config=config)
@@ -181,7 +182,8 @@ class SelectivBenchForStateClassification(PreTrainedModel):
     ) -> "StateClassifierOutput | tuple":
         """Logits, and the loss if labels are given.
 
-        input_features  (B, T, V) float: one-hot symbols, with noise if the task has any, zero where nothing is shown
+        input_features  (B, T, V) float: one-hot symbols, with noise if the task has any, zero where nothing is shown; with
+                        num_channels (B, T, C), the task's own vectors for symbols
         input_ids       (B, T) int in 0..V (V: blank), used when there are no features; the same as noiseless features
         labels          (B, T) int64 states, -100 where there is none; the loss is the mean cross-entropy over the others
         use_cache       return `cache`, a DecodingCache: pass it in again with the steps that follow, one or more at a time,
@@ -206,14 +208,16 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         """The states (B, T, D) before `classifier`, so that the head can be applied to a few steps at a time."""
         self._check_cache(cache)
         if input_features is not None:
-            if input_features.dim() != 3 or input_features.shape[-1] != self.config.num_symbols:
+            if input_features.dim() != 3 or input_features.shape[-1] != self.config.input_channels:
                 raise InputError(
-                    f"input_features has shape {tuple(input_features.shape)}; it must be (batch, steps, {self.config.num_symbols})"
+                    f"input_features has shape {tuple(input_features.shape)}; it must be (batch, steps, {self.config.input_channels})"
                 )
             weight = self.encoder.weight
             # the residual stream has the weights' type, under autocast too: only the branches are computed in half precision
             x = self.encoder(input_features.to(weight.dtype)).to(weight.dtype)
         elif input_ids is not None:
+            if self.config.num_channels is not None:
+                raise InputError(NO_IDS)
             if input_ids.dim() != 2:
                 raise InputError(f"input_ids has shape {tuple(input_ids.shape)}; it must be (batch, steps)")
             table = F.pad(
@@ -261,7 +265,7 @@ class SelectivBenchForStateClassification(PreTrainedModel):
         """Encoder, head, MLPs and norms only; transformers' own version would overwrite what the layers drew for themselves.
 
         All are normal with `initializer_range`, except the encoder of our blocks: 1 / sqrt(V), as wide as a linear map of V inputs
-        wants. With 0.02 the symbols drown in what the first layers add, and every mixer learns more slowly (measured on
+        wants (of C with other channels). With 0.02 the symbols drown in what the first layers add, and every mixer learns more slowly (measured on
         `lite_noisy_gaps`, the transformer most of all). GPT-2 keeps 0.02, the size of its positions.
         Through guarded helpers, which leave alone whatever was read from a file. Buffers that are not saved come back from the
         meta device uninitialised: they are copied from a layer built afresh, for each module that has some.
@@ -270,7 +274,7 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             if isinstance(module, nn.Linear):
                 std = self.config.initializer_range
                 if module is self.encoder and not get_mixer(self.config.mixer).whole:
-                    std = self.config.num_symbols**-0.5
+                    std = self.config.input_channels**-0.5
                 guarded.normal_(module.weight, std=std)
                 if module.bias is not None:
                     guarded.zeros_(module.bias)
@@ -349,6 +353,7 @@ class WrappedModule(nn.Module):
     """Any module (B, T, V) -> (B, T, C), called as our models are; C: states, or in prediction symbols. `hidden` gives its logits and
     `classifier` is the identity.
 
+    Without `one_hot` a task shows symbols otherwise, the module takes (B, T, channels) and ids are refused.
     With `takes_ids` (recall tasks) the module is given ids in the place of features: (B, T) int64 in 0..V, V at padding.
     """
 
@@ -361,10 +366,11 @@ class WrappedModule(nn.Module):
         num_classes: int,
         objective: str = "classification",
         takes_ids: bool = False,
+        one_hot: bool = True,
     ):
         super().__init__()
         self.module, self.num_symbols, self.num_classes, self.objective = module, num_symbols, num_classes, objective
-        self.takes_ids = takes_ids
+        self.takes_ids, self.one_hot = takes_ids, one_hot
         self.classifier = nn.Identity()
 
     def forward(self, input_features=None, input_ids=None, labels=None, example_id=None, item_ids=None, lengths=None):
@@ -378,6 +384,8 @@ class WrappedModule(nn.Module):
         if inputs is None:
             if input_ids is None:
                 raise InputError("give input_ids" if self.takes_ids else "give input_features or input_ids")
+            if not self.one_hot:
+                raise InputError(NO_IDS)
             inputs = F.one_hot(input_ids, self.num_symbols + 1)[..., : self.num_symbols].float()
         out = self.module(inputs)
         out = out[0] if isinstance(out, tuple) else getattr(out, "logits", out)
@@ -419,7 +427,8 @@ def wrap_module(module: nn.Module, task, objective: str | None = None) -> nn.Mod
             )
     objective = objective or "classification"
     classes = task.num_symbols if objective == "prediction" else task.num_states
-    return WrappedModule(module, task.num_symbols, classes, objective, takes_ids=family_of(task) == "recall")
+    one_hot = getattr(task, "symbols", None) is None
+    return WrappedModule(module, task.num_symbols, classes, objective, family_of(task) == "recall", one_hot)
 
 
 def objective_of(model: nn.Module) -> str:

@@ -206,7 +206,7 @@ def _counted(fields: dict, seen: set) -> int:
     )
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         model = SelectivBenchForStateClassification(config)
-        x = torch.randn(1, STEPS, config.num_symbols)
+        x = torch.randn(1, STEPS, config.input_channels)
         with FlopCounterMode(display=False, custom_mapping=FORMULAS) as counter, _Names(seen):
             model(input_features=x).logits.sum().backward()
     return round(counter.get_total_flops() / STEPS)
