@@ -111,6 +111,8 @@ def _print(task, found) -> None:
         )
     for note in found.notes:
         print(f"no ladder: {note}")
+    if found.upper_bound:
+        print(f"upper bounds: {found.upper_bound}")
 
 
 def plot(tasks, found, file) -> str:

@@ -40,6 +40,7 @@ class Ceilings:
                        of a recall task RecallTask.chance
     ladder             a Ladder; None for a recall task, and where the grammar is too large for one, which `notes` say
     baselines          learned by counting on `baseline_sequences` training sequences (baselines.k_grams)
+    upper_bound        why no observer of what is shown may reach this, where symbols must be recognised first; else None
     """
 
     name: str
@@ -50,6 +51,7 @@ class Ceilings:
     baselines: dict[str, float] = dataclasses.field(default_factory=dict)
     baseline_sequences: int = 0
     notes: tuple[str, ...] = ()
+    upper_bound: str | None = None
 
     @property
     def accuracy(self) -> float:
@@ -77,6 +79,7 @@ class Ceilings:
             "baselines": self.baselines,
             "baseline_sequences": self.baseline_sequences,
             "notes": list(self.notes),
+            "upper_bound": self.upper_bound,
         }
 
 
@@ -108,15 +111,45 @@ def ceiling(task, split: str = "test") -> Ceilings:
         lambda: baselines.k_grams(task, split),
     )
     return Ceilings(
-        task.name, split, best, _chance(task, split), ladder, counted, min(task.num_train, baselines.SEQUENCES), notes
+        task.name,
+        split,
+        best,
+        _chance(task, split),
+        ladder,
+        counted,
+        min(task.num_train, baselines.SEQUENCES),
+        notes,
+        task.ceiling_note,
     )
 
 
-def filter_scores(task, split: str = "test") -> dict:
+def filter_scores(task, split: str = "test", max_sequences: int | None = None) -> dict:
     """oracle.ceiling of a grammar task as a dict, from the cache if it is there. Raises InputError as it does."""
     from . import oracle
 
-    return _kept("filter", {"split": task.split_fingerprint(split)}, lambda: oracle.ceiling(task, split).as_dict())
+    size = task.splits[task.check_split(split)]
+    count = size if max_sequences is None else min(size, max_sequences)
+    key = {"split": task.split_fingerprint(split), "sequences": count}
+    return _kept("filter", key, lambda: oracle.ceiling(task, split, count).as_dict())
+
+
+def summary(task) -> dict:
+    """The short form for catalogues and cards, of a grammar task's test split (of long sequences the first million items).
+
+    Keys `accuracy`, `expected_accuracy`, `cross_entropy` of the exact filter, `k95`, `ladder` (accuracy for k = 1, 2, ...), rounded; None each where
+    it does not exist, and then `why`.
+    """
+    from . import oracle
+
+    out = dict.fromkeys(("accuracy", "expected_accuracy", "cross_entropy", "k95", "ladder", "why"))
+    try:
+        best = filter_scores(task, "test", oracle.rows_at_once(task.num_items))
+        out |= {key: round(best[key], 6) for key in ("accuracy", "expected_accuracy", "cross_entropy")}
+        ladder = ladder_of(task)
+        out |= {"k95": ladder.k95, "ladder": [round(a, 6) for a in ladder.accuracy]}
+    except InputError as error:
+        out["why"] = str(error)
+    return out
 
 
 def ladder_of(task, split: str = "test") -> Ladder:

@@ -68,7 +68,9 @@ def encode(
         features = shown(task, input_ids, lengths, split, example_ids, seed=seed, epoch=epoch)
     else:
         batch, steps = input_ids.shape
-        features = np.zeros((batch, steps, task.num_symbols + 1), dtype=np.float32)  # one channel more takes the blanks
+        features = np.zeros(
+            (batch, steps, task.num_symbols + 1), dtype=np.float32
+        )  # one channel more takes the blanks
         np.put_along_axis(features, input_ids[..., None].astype(np.int64), 1, axis=-1)
         features = np.ascontiguousarray(features[..., : task.num_symbols])
     if task.noise != "none":

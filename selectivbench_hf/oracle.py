@@ -101,12 +101,12 @@ def law_of(task) -> Law:
             f"{task.noise_scale:g} can hide them; use noise='none' or uniform noise of a scale up to 1"
         )
     # where symbols are examples of a class, the filter is told the class: `task.ceiling_note` says what that makes of a ceiling
-    if task.symbols is not None and task.noise != "none" and task.ceiling_note is None:
-        if not task.symbol_source.told_apart(task.noise_scale):
-            raise InputError(
-                f"the exact filter needs symbols that can be told from each other, and uniform noise of scale {task.noise_scale:g} can hide "
-                f"the vectors of {task.name}; use noise='none', a smaller noise_scale or a larger width of symbols"
-            )
+    codes = task.symbol_source if task.symbols is not None and task.ceiling_note is None else None
+    if codes is not None and task.noise != "none" and not codes.told_apart(task.noise_scale):
+        raise InputError(
+            f"the exact filter needs symbols that can be told from each other, and uniform noise of scale {task.noise_scale:g} can hide "
+            f"the vectors of {task.name}; use noise='none', a smaller noise_scale or a larger width of symbols"
+        )
     if task.num_states * task.num_symbols > MAX_DRAWS:
         raise InputError(
             f"{task.name} has {task.num_states:,} states and {task.num_symbols:,} symbols; the exact filter keeps tables of states x symbols, "

@@ -181,7 +181,10 @@ def ceiling_note(spec: str | None) -> str | None:
     """What a reader of the exact filter's ceilings must know, or None where they are exact."""
     if spec is None or json.loads(spec)["kind"] not in WITH_EXAMPLES:
         return None
-    return "symbols are shown as examples of a class, and the exact filter is told the class: its ceilings are upper bounds"
+    return (
+        "symbols are shown as examples of a class, and the exact filter, the ladder and the baselines are told the class, which a model has "
+        "to recognise first"
+    )
 
 
 def _canonical(spec: dict) -> str:

@@ -295,7 +295,9 @@ LAW = (
 )  # of the random grammar
 OWN_FIELDS = ("name", "variant", "custom_grammar", "automaton")  # what makes a task of the catalogue itself
 TASK_FIELDS = (*(f.name for f in fields(Task) if f.name not in OWN_FIELDS), "grammar")
-BUILDER_KEYWORDS = tuple(n for n in dict.fromkeys(TASK_FIELDS + recall.RECALL_FIELDS) if n != "symbols")  # of any task's rows
+BUILDER_KEYWORDS = tuple(
+    n for n in dict.fromkeys(TASK_FIELDS + recall.RECALL_FIELDS) if n != "symbols"
+)  # of any task's rows
 TASK_KEYWORDS = (*BUILDER_KEYWORDS, "symbols")  # of any task
 
 

@@ -98,6 +98,18 @@ def test_the_exact_filter_refuses_vectors_that_noise_can_confuse():
         law_of(get_task("lite_noisy_gaps", symbols=narrow))
 
 
+def test_ceilings_say_when_they_are_upper_bounds(capsys, monkeypatch, tmp_path, strict_json):
+    from selectivbench_hf.cli import main
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    (tmp_path / "task.json").write_text(get_task("lite", symbols="digits", **SIZES).to_json())
+    assert main(["ceiling", str(tmp_path / "task.json")]) == 0
+    assert "upper bounds: symbols are shown as examples of a class" in capsys.readouterr().out
+    assert main(["ceiling", str(tmp_path / "task.json"), "--json"]) == 0
+    assert "told the class" in strict_json(capsys.readouterr().out)[0]["upper_bound"]
+    assert get_task("lite", symbols="binary").ceiling_note is None
+
+
 # -- examples ------------------------------------------------------------------------------------------------------------
 
 
