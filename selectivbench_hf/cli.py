@@ -112,6 +112,15 @@ def _print_json(rows) -> int:
 # -- the commands --------------------------------------------------------------------------------------------------------
 
 
+def _tasks_flags(parser):
+    _json_flag(parser)
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="also the exact filter's accuracy and k95, the least number of items enough for 95 %% (a minute or two at first, then kept)",
+    )
+
+
 def _tasks(arguments) -> int:
     from .tasks import get_task, task_names
 
@@ -119,6 +128,10 @@ def _tasks(arguments) -> int:
     for name in task_names():
         task = get_task(name)
         rows.append(_recall_row(task) if task.family == "recall" else _grammar_row(task))
+        if arguments.verbose and task.family != "recall":
+            from .ceilings import summary
+
+            rows[-1]["ceiling"] = summary(task)
         if arguments.json:
             continue
         if task.family == "recall":
@@ -130,12 +143,24 @@ def _tasks(arguments) -> int:
             group = heading
         sizes = "  ".join(f"{s} {n:,} ({task.max_steps(s):,})" for s, n in task.splits.items())
         print(f"  {name:<26} {sizes}" + (f"  {task.describe_size()}" if task.family == "recall" else ""), flush=True)
+        if arguments.verbose:
+            print(f"  {'':<26} {_worth(task, rows[-1])}", flush=True)
     if arguments.json:
         return _print_json(rows)
     print(
         "\nSequences of each split, and in brackets its longest sequence in steps. The number of a level is its rank, not its entropy."
     )
     return 0
+
+
+def _worth(task, row) -> str:
+    if task.family == "recall":
+        return task.describe_chance()
+    best = row["ceiling"]
+    known = [] if best["accuracy"] is None else [f"exact filter {best['accuracy']:.2%}"]
+    if best["ladder"] is not None:
+        known.append(f"k95 {best['k95'] or 'none'}; the last item alone {best['ladder'][0]:.2%}")
+    return "; ".join([*known, *([best["why"]] if best["why"] else [])])
 
 
 def _grammar_row(task) -> dict:
@@ -337,7 +362,7 @@ def _demo(argv) -> int:
 
 
 COMMANDS = {
-    "tasks": Command("the catalogue: levels written out, splits, sizes, states, entropies", _tasks, _json_flag),
+    "tasks": Command("the catalogue: levels written out, splits, sizes, states, entropies", _tasks, _tasks_flags),
     "models": Command("every mixer: what it is, what it costs, what it runs on here", _models, _models_flags),
     "show": Command(
         "a few sequences of a task, readable; --plot draws the grammar and one sequence", _show, _show_flags

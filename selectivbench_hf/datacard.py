@@ -23,6 +23,8 @@ def facts(task) -> dict:
 
     if task.family == "recall":
         return _recall_facts(task)
+    from .ceilings import summary
+
     nats = task.grammar.topological_entropy()
     return {
         "family": task.family,
@@ -45,6 +47,7 @@ def facts(task) -> dict:
         "max_steps": {split: task.max_steps(split) for split in task.splits},
         "changed": changed(task),
         "column_types": column_types(task),
+        "ceiling": summary(task),
     }
 
 
@@ -119,7 +122,7 @@ def _sections(manifests) -> list[str]:
         own = {name: m for name, m in manifests.items() if family_of(m) == family}
         if own:
             values = {"configs": table(own), "changes": _changes(own), "columns": _columns_table(own)}
-            values["noise_recipe"] = _noise_recipe(own)
+            values |= {"noise_recipe": _noise_recipe(own), "ceilings": _ceilings_table(own)}
             out.append(fill(resources.text(template).rstrip("\n"), values))
     return out
 
@@ -248,6 +251,26 @@ def _recall_table(manifests) -> str:
         ["config", "task", "law", "symbols V", "longest sequence, steps", "chance: guess / any value", "sequences"],
         rows,
     )
+
+
+RUNGS = (1, 2, 3, 4, 6, 8)  # of the ladder, in a card
+
+
+def _ceilings_table(manifests) -> str:
+    """The exact filter, k95 and the first rungs of the ladder of each config whose manifest has them, and why where there are none."""
+    percent = lambda share: "-" if share is None else f"{share:.2%}"
+    rows, lines = [], []
+    for name, m in manifests.items():
+        best = m["card"].get("ceiling") or {"accuracy": None, "ladder": None, "why": None}
+        rungs = best["ladder"] or []
+        k95 = "-" if not rungs else best["k95"] or "none"
+        # a ladder that ended early had reached its limit
+        worth = [percent(rungs[min(k, len(rungs)) - 1] if rungs else None) for k in RUNGS]
+        rows.append([f"`{name}`", percent(best["accuracy"]), k95, *worth])
+        if best["why"]:
+            lines.append(f"- `{name}`: {best['why']}.")
+    table = _table(["config", "exact filter", "k95", *(f"last {k}" for k in RUNGS)], rows)
+    return table + ("\n\n" + "\n".join(lines) if lines else "")
 
 
 def _changes(manifests) -> str:

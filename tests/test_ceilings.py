@@ -200,3 +200,39 @@ def test_te7_takes_less_than_a_minute(selectivbench, tmp_path):
 def test_a_task_of_no_such_split_is_told():
     with pytest.raises(InputError, match="unknown split 'tset' in lite"):
         sb.ceiling("lite", "tset")
+
+
+# -- where else it appears -----------------------------------------------------------------------------------------------
+
+
+def test_tasks_verbose(capsys, monkeypatch):
+    from selectivbench_hf import cli, tasks
+
+    monkeypatch.setattr(tasks, "task_names", lambda: ["lite", "copy_lite"])
+    assert cli.main(["tasks", "--verbose"]) == 0
+    out = capsys.readouterr().out
+    assert "exact filter 100.00%; k95 4; the last item alone 34.88%" in out
+    assert "guessing one of the possible answers is worth 3.85%" in out
+    assert cli.main(["tasks", "--verbose", "--json"]) == 0
+    lite, copying = json.loads(capsys.readouterr().out)
+    assert (lite["ceiling"]["accuracy"], lite["ceiling"]["k95"], lite["ceiling"]["why"]) == (1.0, 4, None)
+    assert "ceiling" not in copying
+    assert cli.main(["tasks", "--json"]) == 0
+    assert "ceiling" not in json.loads(capsys.readouterr().out)[0]
+
+
+def test_data_card(cache):
+    """The card has the numbers of its configs; where there is no exact filter it says why; older manifests have dashes."""
+    from selectivbench_hf import datacard
+
+    task = sb.get_task("lite_noisy_gaps", **SMALL)
+    hidden = sb.get_task(task, noise="gaussian", noise_scale=0.5)
+    cards = {"a": datacard.facts(task), "b": datacard.facts(hidden), "c": datacard.facts(task)}
+    del cards["c"]["ceiling"]
+    best, rungs = oracle.ceiling(task), ladder.context_ladder(task).accuracy
+    assert cards["a"]["ceiling"]["ladder"] == [round(a, 6) for a in rungs]
+    told = datacard._ceilings_table({name: {"card": card} for name, card in cards.items()}).splitlines()
+    assert told[2].startswith(f"| `a` | {best.accuracy:.2%} | {ladder.context_ladder(task).k95 or 'none'} | {rungs[0]:.2%} | ")
+    assert told[3].replace(" ", "") == "|`b`|" + "-|" * 8
+    assert told[4].replace(" ", "") == "|`c`|" + "-|" * 8
+    assert told[6].startswith("- `b`: the exact filter needs symbols")
