@@ -78,7 +78,7 @@ def _draw(plt, picture, title, scores):
                 panel.set_ylabel("accuracy of the likeliest symbol")
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
-        panel.set_ylim(bottom=0)
+        panel.set_ylim(0, 1.06 * panel.get_ylim()[1])
     if scores:
         panels[0].legend(fontsize=8, frameon=False)
     figure.suptitle(title, color=INK, fontsize=12)

@@ -313,3 +313,22 @@ def test_the_trainer_has_the_targets_of_its_model(tmp_path):
 def test_bad_input_gets_a_sentence(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+# ---------------------------------------------------------------- docs/scores.md
+
+
+def test_the_documents_numbers_are_those_of_its_files(capfd):
+    import re
+    from pathlib import Path
+
+    docs = Path(__file__).parent.parent / "docs"
+    text = (docs / "scores.md").read_text(encoding="utf-8")
+    for name in ("distractors", "prediction"):
+        scores = json.loads((docs / "scores" / f"{name}.json").read_text(encoding="utf-8"))["splits"]
+        lines = results.table({"test": scores["test"]}).splitlines()
+        assert "\n".join(lines) in text
+    block = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(block) == 1
+    exec(block[0], {})
+    assert "LawScore(split='test', kl=" in capfd.readouterr().out
