@@ -105,22 +105,25 @@ def ceiling(task, split: str = "test") -> Ceilings:
         ladder = ladder_of(task, split)
     except InputError as error:
         notes = (str(error),)
-    counted = _kept(
-        "baselines",
-        {**_items(task, split), "train": min(task.num_train, baselines.SEQUENCES)},
-        lambda: baselines.k_grams(task, split),
-    )
     return Ceilings(
         task.name,
         split,
         best,
         _chance(task, split),
         ladder,
-        counted,
+        baselines_of(task, split),
         min(task.num_train, baselines.SEQUENCES),
         notes,
         task.ceiling_note,
     )
+
+
+def baselines_of(task, split: str = "test") -> dict[str, float]:
+    """baselines.k_grams of a grammar task, from the cache if it is there."""
+    from . import baselines
+
+    key = {**_items(task, split), "train": min(task.num_train, baselines.SEQUENCES)}
+    return _kept("baselines", key, lambda: baselines.k_grams(task, split))
 
 
 def filter_scores(task, split: str = "test", max_sequences: int | None = None) -> dict:

@@ -37,15 +37,10 @@ def write(recipe: dict, rows: list[dict], output: Path) -> str:
 
 
 def letter_alone(task) -> float:
-    """Accuracy of naming, for each symbol, its most frequent state: what a model without memory can reach at an item's first step."""
-    import numpy as np
+    """Accuracy on `test` of naming, for each symbol, its most frequent state in training: what a model without memory can reach."""
+    from .ceilings import baselines_of
 
-    from .layout import load_split
-
-    data = load_split(task, "validation")
-    counts = np.zeros((task.num_symbols, task.num_states))
-    np.add.at(counts, (data.items.ravel(), data.states.ravel()), 1)
-    return float(counts.max(1).sum() / counts.sum())
+    return baselines_of(task)["1-gram"]
 
 
 def _columns(gaps, recipe):
@@ -81,6 +76,35 @@ def _markdown(head, lines):
     return "\n".join(
         ["| " + " | ".join(head) + " |", rule, *("| " + " | ".join(map(str, line)) + " |" for line in lines)]
     )
+
+
+def _worth(recipe, scored, columns, task) -> list[str]:
+    """The section that holds scores against the best there is: share of the exact filter's, and the items a model acts like remembering."""
+    from .ceilings import filter_scores, ladder_of
+    from .errors import InputError
+    from .tasks import get_task
+
+    of = lambda split: get_task(recipe["transfer"]) if "/" in split else task
+    try:
+        best = filter_scores(task)["accuracy"]
+        ladders = {split: ladder_of(of(split)) for split, _ in columns}
+    except InputError as error:
+        return ["## What the scores mean", "", f"No exact ceiling: {error}.", ""]
+    test = ladders["test"] if "test" in ladders else ladder_of(task)
+    rows = []
+    for row in scored:
+        share = lambda split: row["scores"][split]["accuracy"]  # noqa: B023 - used in this turn only
+        known = [ladders[split].describe_context(share(split)) for split, _ in columns]
+        rows.append([row["name"], f"{100 * share('test') / best:.1f} %" if "test" in row["scores"] else "-", *known])
+    enough = f"with {test.k95} it reaches 95 %" if test.k95 else "no number of them reaches 95 %"
+    rungs = ", ".join(f"{100 * a:.1f} % for {k}" for k, a in enumerate(test.accuracy[:4], 1))
+    return [
+        "## What the scores mean", "",
+        _markdown(["mixer", "share of the ceiling at `test`", *(head for _, head in columns)], rows), "",
+        f"The exact filter, which knows the grammar and all that was shown, reaches {100 * best:.1f} %. The best observer of the last k items alone reaches "
+        f"{rungs}; {enough}. The columns give the number of items that an observer of the last items would need for the mixer's score: the mixer acts as if "
+        "it remembered so many (`selectivbench ceiling`).", "",
+    ]  # fmt: skip
 
 
 def report(recipe, rows, gaps, memoryless, task) -> str:
@@ -122,6 +146,7 @@ def report(recipe, rows, gaps, memoryless, task) -> str:
         f"Last column: transfer to `{recipe['transfer']}`, the same grammar with neither noise nor long gaps, without further training. "
         f"Naming each letter's most frequent state, without any memory, gives {100 * memoryless:.1f} %; guessing gives {100 / task.num_states:.1f} %. "
         f"Test sequences scored: {sizes}, {recipe['transfer_sequences']} of `{recipe['transfer']}`.", "",
+        *_worth(recipe, scored, columns, task),
         "## Accuracy at each item's first step alone, %", "", scores("accuracy_first"), "",
         "## Accuracy at each item's last step alone, %: pure holding", "", scores("accuracy_last"), "",
         "## Budget", "", _markdown(["mixer", "parameters", "state, elements", "kernels", "training loss", "seconds"], budget), "",
@@ -133,11 +158,16 @@ def report(recipe, rows, gaps, memoryless, task) -> str:
     ])  # fmt: skip
 
 
+LINES_APART = 8  # more lines than that cannot be told apart by colour
+
+
 def figure(rows, gaps, memoryless, task, recipe, file: Path):
-    """Accuracy against gap length, summed over an item's steps and at its last step alone."""
+    """Accuracy against gap length, summed over an item's steps and at its last step alone; for many mixers a line of dots each."""
     from .plots import FAINT, INK, require_matplotlib
 
     plt = require_matplotlib()
+    if len(rows) > LINES_APART:
+        return _dots(plt, rows, gaps, memoryless, task, recipe, file)
     splits = sorted(gaps, key=gaps.get)
     x = [gaps[s] for s in splits]
     fig, panels = plt.subplots(1, 2, figsize=(11.5, 5.2), sharey=True)
@@ -187,4 +217,36 @@ def figure(rows, gaps, memoryless, task, recipe, file: Path):
     )
     fig.subplots_adjust(left=0.065, right=0.93, top=0.8, bottom=0.11, wspace=0.2)
     fig.savefig(file, dpi=150)
+    plt.close(fig)
+
+
+def _dots(plt, rows, gaps, memoryless, task, recipe, file: Path):
+    """One line a mixer, best at the top, with a dot for each gap length."""
+    from .plots import FAINT, INK
+
+    splits = sorted(gaps, key=gaps.get)
+    rows = sorted(rows, key=lambda row: row["scores"]["test"]["accuracy"])
+    fig, axes = plt.subplots(figsize=(8.5, 1.6 + 0.27 * len(rows)))
+    axes.axvline(100 * memoryless, color=FAINT, lw=1, ls="--", zorder=1)
+    axes.text(
+        100 * memoryless, len(rows) - 0.3, "letter alone, no memory", fontsize=8, color=FAINT, ha="center", va="bottom"
+    )
+    shades = plt.get_cmap("viridis")
+    for i, split in enumerate(splits):
+        x = [100 * row["scores"][split]["accuracy"] for row in rows]
+        colour = shades(0.9 * i / max(1, len(splits) - 1))
+        axes.scatter(x, range(len(rows)), s=34, color=colour, label=f"gap {gaps[split]}", zorder=3)
+    axes.set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=9, color=INK)
+    axes.set_ylim(-0.6, len(rows) + 0.3)
+    axes.set_xlabel("items named correctly, %", color=INK)
+    axes.grid(color="#e3e7ee", lw=0.8)
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    steps = recipe["training"].get("max_steps")
+    axes.set_title(
+        f"{task.name}: {len(rows)} models after {steps} training steps each", loc="left", fontsize=12, color=INK
+    )
+    fig.tight_layout()
+    fig.savefig(file, dpi=130)
     plt.close(fig)

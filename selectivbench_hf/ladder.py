@@ -69,6 +69,13 @@ class Ladder:
             return 1.0
         return k + float((accuracy - steps[k - 1]) / (steps[k] - steps[k - 1]))
 
+    def describe_context(self, accuracy: float) -> str:
+        """`effective_context` in a table: `2.4`, `below 1`, or `above 8` where the ladder ends at 8."""
+        items = self.effective_context(accuracy)
+        if items in (0.0, float("inf")):
+            return "below 1" if items == 0 else f"above {len(self.accuracy)}"
+        return f"{items:.1f}"
+
 
 def context_ladder(task, split: str = "test", max_sequences: int = 1_000, longest: int = LONGEST_CONTEXT) -> Ladder:
     """The ladder of a task, over the windows of a split. It depends on strings and number of items alone, not on gaps or distractors.

@@ -63,6 +63,7 @@ def test_demo_writes_report_figure_and_records_and_keeps_what_is_finished(
     assert "| transformer | " in report
     assert "gap 100" in report
     assert "without any memory, gives 3" in report
+    assert "## What the scores mean" in report
     assert (tmp_path / "d/figure.png").read_bytes()[:4] == b"\x89PNG"
     assert "accuracy, %" in first.stdout
     again = selectivbench("demo", "--recipe", recipe(), "--output", "d")
@@ -162,6 +163,23 @@ def test_letter_alone_is_what_a_model_without_memory_can_reach():
     task = get_task("lite")
     share = demo_report.letter_alone(task)
     assert 1 / task.num_states < 1 / 8 < share < 0.6
+
+
+def test_the_report_holds_scores_against_the_ceiling():
+    """Share of the exact filter's accuracy, and effective context, by each task's own ladder; where there is no filter it says why."""
+    from selectivbench_hf import ceilings
+
+    task, columns = get_task("lite_noisy_gaps"), [("test", "gap 10"), ("lite/test", "lite")]
+    row = {"name": "gla", "scores": {"test": {"accuracy": 0.5}, "lite/test": {"accuracy": 0.2}}}
+    perfect = {"name": "best", "scores": {"test": {"accuracy": 1.0}, "lite/test": {"accuracy": 1.0}}}
+    text = "\n".join(demo_report._worth({"transfer": "lite"}, [row, perfect], columns, task))
+    rungs = ceilings.ladder_of(task)
+    assert f"| gla | 50.0 % | {rungs.effective_context(0.5):.1f} | below 1 |" in text
+    assert f"| best | 100.0 % | above {len(rungs.accuracy)} | above {len(rungs.accuracy)} |" in text
+    assert "; with 4 it reaches 95 %" in text
+    hidden = get_task(task, noise="gaussian", noise_scale=0.5)
+    text = "\n".join(demo_report._worth({"transfer": "lite"}, [row], columns, hidden))
+    assert "No exact ceiling: the exact filter needs symbols" in text
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
