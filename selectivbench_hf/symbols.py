@@ -112,12 +112,13 @@ def resolve(given, num_symbols: int) -> tuple[str | None, Examples | None]:
     elif "content" not in spec:
         from .symbol_data import load
 
+        given = spec.get("dataset")
         loaded, spec = load(spec, num_symbols)
     text = _canonical(spec)
     if kind not in WITH_EXAMPLES:
         source(text, num_symbols)  # what is impossible is said now
-    if loaded is not None and spec.get("dataset", "") is None:
-        _GIVEN[text, num_symbols] = loaded
+    if loaded is not None and is_data_set(given):
+        _GIVEN[text] = given
     return text, loaded
 
 
@@ -135,12 +136,12 @@ def source(spec: str, num_symbols: int) -> Codes | Examples:
     if data["kind"] not in WITH_EXAMPLES:
         table = _random_vectors(data, num_symbols) if data["kind"] == "random_vectors" else _binary(data, num_symbols)
         return Codes(np.concatenate([table, np.zeros((1, table.shape[1]), np.float32)]))
-    if (spec, num_symbols) in _GIVEN:
-        return _GIVEN[spec, num_symbols]
     from .symbol_data import load, name_of
 
     content = data.pop("content")
-    if data.get("dataset", "") is None:
+    if spec in _GIVEN:
+        data["dataset"] = _GIVEN[spec]
+    elif data.get("dataset", "") is None:
         raise InputError(
             f"this task's symbols are examples of a data set that was given in Python (content {content[:12]}...), which no file holds: give "
             "it again, get_task(task, symbols=the_data_set)"
