@@ -104,11 +104,11 @@ def _print(task, found) -> None:
         )
         print(f"learned: counted on the first {found.baseline_sequences:,} training sequences")
     if found.ladder is not None:
-        say = f"k95 = {found.k95}" if found.k95 else f"no k95 among {len(found.ladder.accuracy)} items"
-        print(
-            f"{say}: the least number of last items with which the best possible observer reaches 95 % "
-            f"(items known as such; {found.ladder.sequences:,} sequences)"
-        )
+        rungs, over = found.ladder.accuracy, f"items known as such; {found.ladder.sequences:,} sequences"
+        if found.k95:
+            print(f"k95 = {found.k95}: the least number of last items with which the best possible observer reaches 95 % ({over})")  # fmt: skip
+        else:
+            print(f"no k95: of the last {len(rungs)} items {rungs[-1]:.2%} is the best, of all items {found.ladder.limit:.2%} ({over})")  # fmt: skip
     for note in found.notes:
         print(f"no ladder: {note}")
     if found.upper_bound:
