@@ -104,7 +104,7 @@ def _evaluate(model, task, work, objective, detail, accelerator, stop, say, pace
 
     from .detail import finer, headline
     from .metrics import ItemScores, Outcomes
-    from .prediction import PredictionScores, known_laws
+    from .prediction import PredictionScores, law_unknown
 
     nothing = PredictionScores() if objective == "prediction" else ItemScores()
 
@@ -127,7 +127,6 @@ def _evaluate(model, task, work, objective, detail, accelerator, stop, say, pace
         for split, (steps, rows) in work.items():
             started = time.perf_counter()
             parts, stopped = [], 0
-            laws, unknown_law = known_laws(task, split, len(steps)) if objective == "prediction" else (None, None)
             for number, first in enumerate(range(0, len(steps), rows)):
                 if number % processes != rank:
                     continue
@@ -136,7 +135,7 @@ def _evaluate(model, task, work, objective, detail, accelerator, stop, say, pace
                     break
                 ids = range(first, min(first + rows, len(steps)))
                 begun = time.perf_counter()
-                parts.append((number, *score_batch(model, task, split, ids, laws)))
+                parts.append((number, *score_batch(model, task, split, ids)))
                 if pace is None:
                     pace = int(steps[first : first + rows].sum()) / max(time.perf_counter() - begun, 1e-9)
                     tell(pace)
@@ -156,7 +155,9 @@ def _evaluate(model, task, work, objective, detail, accelerator, stop, say, pace
             rate = total.sequences / seconds if total.sequences else None
             out[split] = {**total.as_dict(), "interval": outcomes.interval()}
             if objective == "prediction":
-                out[split] |= {"kl_interval": outcomes.kl_interval(), "kl_reason": unknown_law}
+                out[split] |= {"kl_interval": outcomes.kl_interval(), "kl_reason": law_unknown(task)}
+                if task.ceiling_note and out[split]["kl"] is not None:
+                    out[split]["law_note"] = task.ceiling_note
             if (own := headline(task, split, outcomes)) is not None:
                 out[split]["headline"] = own
             if detail:
@@ -165,16 +166,16 @@ def _evaluate(model, task, work, objective, detail, accelerator, stop, say, pace
     return out
 
 
-def score_batch(model, task, split: str, example_ids, laws=None):
+def score_batch(model, task, split: str, example_ids):
     """(metrics.ItemScores, metrics.Outcomes) of the given sequences; the model gives hidden states (B, T, D), the head is applied CHUNK
-    steps at a time. In prediction `laws` (N, items - 1, V) are the true ones of the whole split, or None."""
+    steps at a time."""
     import torch
 
     from .features import make_batch
     from .metrics import ItemAccumulator
     from .models import objective_of
     from .optimization import input_name
-    from .prediction import PredictionAccumulator
+    from .prediction import PredictionAccumulator, law_unknown, next_laws
 
     objective = objective_of(model)
     batch = make_batch(task, split, example_ids, objective=objective)
@@ -188,7 +189,8 @@ def score_batch(model, task, split: str, example_ids, laws=None):
         if task.family == "recall":
             hidden, labels, item_ids = _asked(hidden, labels, item_ids)
         if objective == "prediction":
-            scores = PredictionAccumulator(labels, item_ids, None if laws is None else laws[batch["example_id"]])
+            laws = None if law_unknown(task) else next_laws(task, split, batch["example_id"])
+            scores = PredictionAccumulator(labels, item_ids, laws)
         else:
             scores = ItemAccumulator(labels, item_ids)
         with _deterministic(hidden.is_cuda):

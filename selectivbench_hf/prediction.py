@@ -24,7 +24,7 @@ from .metrics import ItemAccumulator, ItemScores, Outcomes, bootstrap, item_sums
 OBJECTIVES = ("classification", "prediction")
 # The softmax of a model is never 0 but for float32's rounding; below this it is taken as this, so that no KL is infinite by rounding.
 SMALLEST = float(np.finfo(np.float32).tiny)
-ROWS_AT_ONCE = 1_000
+ROWS_AT_ONCE, NUMBERS_AT_ONCE = 1_000, 1 << 23  # of the laws that are remembered together: sequences, float64 numbers
 
 
 def check_objective(task, objective: str) -> str:
@@ -71,38 +71,41 @@ def next_symbols(task, labels: np.ndarray, item_ids: np.ndarray) -> np.ndarray:
     return np.take_along_axis(table, np.where(item_ids >= 0, item_ids + 1, items + 1), 1)
 
 
-def next_laws(task, split: str, count: int) -> np.ndarray:
-    """(count, items - 1, V) float64: the exact filter's law of each next symbol in the first `count` sequences; remembered.
-
-    Raises:
-        InputError: where noise can hide a symbol, so that the law given what was seen is not computed.
-    """
-    if task.variant != "nongrammatical_gaps" and split.startswith("test"):
-        split = "test"  # blank steps say nothing, and all test splits lay out the same sequences
-    return _next_laws(task, split, count)
-
-
-@functools.lru_cache(maxsize=2)
-def _next_laws(task, split, count):
-    from .oracle import filter_split
-
-    laws = np.empty((count, task.num_items - 1, task.num_symbols))
-    for start in range(0, count, ROWS_AT_ONCE):
-        stop = min(start + ROWS_AT_ONCE, count)
-        laws[start:stop] = filter_split(task, split, start, stop, laws=True).laws[:, :-1]
-    laws.flags.writeable = False
-    return laws
-
-
-def known_laws(task, split: str, count: int) -> tuple[np.ndarray | None, str | None]:
-    """(`next_laws`, None), or (None, why they are not known)."""
+def law_unknown(task) -> str | None:
+    """Why the exact filter's law of the next symbol is not known for a task (noise can hide a symbol); None where it is."""
     from .oracle import law_of
 
     try:
         law_of(task)
     except InputError as error:
-        return None, str(error)
-    return next_laws(task, split, count), None
+        return str(error)
+    return None
+
+
+def next_laws(task, split: str, example_ids) -> np.ndarray:
+    """(B, items - 1, V) float64: the exact filter's law of each next symbol in the given sequences of a split.
+
+    Laws are made for some hundred sequences at once, and the last ones are remembered.
+    """
+    if task.variant != "nongrammatical_gaps" and split.startswith("test"):
+        split = "test"  # blank steps say nothing, and all test splits lay out the same sequences
+    ids = np.asarray(example_ids, dtype=np.int64)
+    shape = task.num_items - 1, task.num_symbols
+    rows = min(max(1, NUMBERS_AT_ONCE // (shape[0] * shape[1])), ROWS_AT_ONCE)
+    out = np.empty((len(ids), *shape))
+    for block in np.unique(ids // rows):
+        here = ids // rows == block
+        out[here] = _laws(task, split, int(block) * rows, rows)[ids[here] - block * rows]
+    return out
+
+
+@functools.lru_cache(maxsize=4)
+def _laws(task, split, start, rows):
+    from .oracle import filter_split
+
+    laws = filter_split(task, split, start, min(start + rows, task.splits[split]), laws=True).laws[:, :-1]
+    laws.flags.writeable = False
+    return laws
 
 
 def divergence(law: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -281,19 +284,22 @@ def score_laws(task, split: str, laws) -> LawScore:
         )
     q = q / total
     came = data.items[: len(q), 1:].astype(np.int64)
-    pick = lambda table: np.take_along_axis(table, came[..., None], -1)[..., 0]
     right = int((q.argmax(-1) == came).sum())
     with np.errstate(divide="ignore"):
-        cross = float(-np.log(pick(q)).mean())
-    law, why = known_laws(task, split, len(q))
-    if law is None:
+        cross = float(-np.log(np.take_along_axis(q, came[..., None], -1)).mean())
+    why = law_unknown(task)
+    if why is not None:
         return LawScore(split, None, why, cross, None, None, None, right, came.size)
-    kl = divergence(law, q)
+    kl, entropies, own = np.empty(came.shape), 0.0, 0.0
+    for start in range(0, len(q), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        law = next_laws(task, split, range(len(q))[rows])
+        kl[rows] = divergence(law, q[rows])
+        entropies += float(entropy(law).sum())
+        own += float(-np.log(np.take_along_axis(law, came[rows, :, None], -1)).sum())
     per_sequence = kl.mean(1)
     interval = None
     if np.isfinite(per_sequence).all():
         interval = bootstrap(per_sequence[:, None], np.ones((len(q), 1)))[:, 0].tolist()
-    own = float(-np.log(pick(law)).mean())
-    return LawScore(
-        split, float(kl.mean()), None, cross, float(entropy(law).mean()), own, interval, right, came.size, per_sequence
-    )
+    means = float(kl.mean()), entropies / kl.size, own / kl.size
+    return LawScore(split, means[0], None, cross, *means[1:], interval, right, came.size, per_sequence)

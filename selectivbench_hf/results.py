@@ -230,6 +230,9 @@ def _prediction_table(scores: dict) -> str:
         lines.append(f"{split:<14}{s['sequences']:>10}{s['total']:>10}{''.join(cells)}{_between(s['kl_interval'])}")
         if s["kl_reason"]:
             reasons.setdefault(s["kl_reason"], []).append(split)
+    lines += [
+        f"the law: {note}" for note in dict.fromkeys(s["law_note"] for s in scores.values() if s.get("law_note"))
+    ]
     lines += [f"no KL on {', '.join(splits)}: {why}" for why, splits in reasons.items()]
     return "\n".join(lines)
 

@@ -89,6 +89,17 @@ def test_the_oracles_own_kl_is_zero(name):
     )
 
 
+@pytest.mark.parametrize("name", VARIANTS)
+def test_laws_are_the_same_in_small_pieces(name, monkeypatch):
+    task = task_of(name)
+    monkeypatch.setattr(prediction, "NUMBERS_AT_ONCE", 3 * 11 * 9)  # three sequences
+    prediction._laws.cache_clear()
+    assert np.allclose(
+        prediction.next_laws(task, "test", [7, 2, 3, 10]), exact_laws(task)[[7, 2, 3, 10]], rtol=0, atol=1e-14
+    )
+    prediction._laws.cache_clear()
+
+
 class Replay(torch.nn.Module):
     """Gives the logits of given laws at every step of the sequences in their order, as a model would."""
 
