@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import selectivbench_hf as sb
 from selectivbench_hf import baselines, ceilings, ladder, oracle
 from selectivbench_hf.errors import InputError
 from selectivbench_hf.layout import load_split
+from selectivbench_hf.tasks import LEVELS
 
 SMALL = {"letters": 4, "num_items": 12, "num_train": 400, "num_validation": 5, "num_test": 60, "max_string_length": 12}
 SHARED = sb.Grammar(2, [2, 2], [[0, 1, 3], [2, 4], [0, 2, 4], [1, 3]], [1, 2])
@@ -232,7 +234,45 @@ def test_data_card(cache):
     best, rungs = oracle.ceiling(task), ladder.context_ladder(task).accuracy
     assert cards["a"]["ceiling"]["ladder"] == [round(a, 6) for a in rungs]
     told = datacard._ceilings_table({name: {"card": card} for name, card in cards.items()}).splitlines()
-    assert told[2].startswith(f"| `a` | {best.accuracy:.2%} | {ladder.context_ladder(task).k95 or 'none'} | {rungs[0]:.2%} | ")
+    assert told[2].startswith(
+        f"| `a` | {best.accuracy:.2%} | {ladder.context_ladder(task).k95 or 'none'} | {rungs[0]:.2%} | "
+    )
     assert told[3].replace(" ", "") == "|`b`|" + "-|" * 8
     assert told[4].replace(" ", "") == "|`c`|" + "-|" * 8
     assert told[6].startswith("- `b`: the exact filter needs symbols")
+
+
+# -- docs/ceilings.md ----------------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_levels_table_is_what_the_command_wrote():
+    text = (DOCS / "ceilings.md").read_text()
+    rows = json.loads((DOCS / "ceilings/ladder.json").read_text())
+    assert [row["name"] for row in rows] == list(LEVELS)
+    for row in rows:
+        rungs = " | ".join(f"{100 * rung['accuracy']:.1f}" for rung in row["ladder"][:8])
+        best, grams = row["ceiling"]["accuracy"], 100 * row["baselines"]["4-gram"]
+        assert f"\n| `{row['name']}` | {best:.2%} | {row['k95']} | {rungs} | {grams:.1f} |\n" in text
+    lite = sb.ceiling("lite").as_dict()
+    assert lite["ladder"] == [pytest.approx(rung) for rung in rows[0]["ladder"]]
+    assert lite["ceiling"] == pytest.approx(rows[0]["ceiling"])
+    assert lite["baselines"] == pytest.approx(rows[0]["baselines"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["te7_noisy_gaps", "te7_nongrammatical_gaps"])
+def test_the_outputs_in_the_docs_are_the_commands(selectivbench, name):
+    out = selectivbench("ceiling", name, timeout=120).stdout
+    assert f"```\n$ selectivbench ceiling {name}\n{out}```" in (DOCS / "ceilings.md").read_text()
+
+
+def test_a_task_without_k95_says_so(cache, capsys):
+    from selectivbench_hf import cli
+
+    assert cli.main(["ceiling", "lite", *map(str, flags(letters=3, density=1.0))]) == 0
+    rungs = ladder.context_ladder(sb.get_task("lite", **{**SMALL, "letters": 3, "density": 1.0}))
+    assert rungs.k95 is None
+    said = f"no k95: of the last {len(rungs.accuracy)} items {rungs.accuracy[-1]:.2%} is the best, of all items {rungs.limit:.2%}"
+    assert said in capsys.readouterr().out

@@ -33,6 +33,7 @@ def test_there_are_blocks():
 
 
 def test_catalogue_rows():
+    k95 = {row["name"]: row["k95"] for row in json.loads((ROOT / "docs/ceilings/ladder.json").read_text())}
     for level in LEVELS:
         task = get_task(level)
         row = next(line for line in README.splitlines() if line.startswith(f"| `{level}` |"))
@@ -45,6 +46,7 @@ def test_catalogue_rows():
             f"{nats:.2f} = {nats / 0.6931471805599453:.2f}",
             str(task.num_items),
             sizes,
+            str(k95[level]),
         ]
 
 
