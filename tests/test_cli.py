@@ -22,7 +22,7 @@ def test_help_answers_at_once(selectivbench):
         assert f"  {name} " in out
 
 
-@pytest.mark.parametrize("command", ["tasks", "show", "build", "models"])
+@pytest.mark.parametrize("command", ["tasks", "show", "build", "ceiling", "models"])
 def test_help_of_a_command_imports_nothing_heavy(python, command):
     code = (
         f"import sys; from selectivbench_hf import cli\ntry: cli.main([{command!r}, '--help'])\nexcept SystemExit as e: assert not e.code\n"
