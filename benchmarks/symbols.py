@@ -17,10 +17,7 @@ ROOT = Path(__file__).parent.parent
 RECIPE = ROOT / "recipes/digits.yaml"
 FORMS = {
     "one_hot": "one_hot",
-    "binary": "binary",
-    "random_vectors": "random_vectors",
     "digits": "digits",
-    "digits_8": {"kind": "digits", "width": 8},
 }
 FILE = "results.jsonl"
 

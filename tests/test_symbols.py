@@ -1,8 +1,10 @@
 """Symbols that are not one-hot: codes and examples of data sets, what they enter (fingerprint, model, training), and what is refused."""
 
+import importlib.util
 import io
 import json
 import pickle
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -14,6 +16,7 @@ from selectivbench_hf import InputError, get_task
 from selectivbench_hf.features import encode, make_batch, noise
 from selectivbench_hf.symbols import choices
 
+ROOT = Path(__file__).parent.parent
 SIZES = {"num_train": 40, "num_validation": 6, "num_test": 6}
 LETTERS = {"letters": 3, "num_items": 16, "max_string_length": 16, **SIZES}  # four symbols
 DIGITS = get_task("lite_noisy_gaps", symbols="digits", noise="none", **SIZES)
@@ -271,6 +274,10 @@ def test_more_letters_of_the_same_data_set_keep_its_content():
     few = get_task("lite", symbols=ds, **LETTERS)
     more = get_task("lite", symbols=ds, **{**LETTERS, "letters": 5})
     assert json.loads(few.symbols)["content"] == json.loads(more.symbols)["content"]
+    assert (
+        make_batch(get_task(few, letters=5), "test", [0])["input_ids"].max() > 5
+    )  # the same data set, asked for again
+    assert get_task(few, letters=5) == more
 
 
 def test_examples_that_stand_in_both_parts_are_left_out():
@@ -349,16 +356,20 @@ def test_too_many_symbols_for_the_digits():
         get_task("te1", symbols="digits")
 
 
-def test_rows_do_not_depend_on_symbols_and_say_so(selectivbench, tmp_path):
+def test_rows_do_not_depend_on_symbols_and_say_so(capsys, tmp_path):
     from datasets import load_dataset
+
+    from selectivbench_hf.cli import main
 
     with pytest.raises(InputError, match="rows hold ids"):
         load_dataset("selectivbench", "lite", symbols="digits")
-    (tmp_path / "task.json").write_text(DIGITS.to_json())
-    for words in (("lite", "--symbols", "digits"), ("task.json",)):
-        result = selectivbench("build", *words, "--output", "out", ok=False)
-        assert result.returncode == 2 and "rows hold ids" in result.stderr and not (tmp_path / "out").exists()
-    assert "random example of its class in scikit-learn's digits" in selectivbench("show", "task.json").stdout
+    file = tmp_path / "task.json"
+    file.write_text(DIGITS.to_json())
+    for words in (["lite", "--symbols", "digits"], [str(file)]):
+        assert main(["build", *words, "--output", str(tmp_path / "out")]) == 2
+        assert "rows hold ids" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    assert main(["show", str(file)]) == 0
+    assert "random example of its class in scikit-learn's digits" in capsys.readouterr().out
 
 
 def test_recall_tasks_have_no_such_symbols():
@@ -416,6 +427,16 @@ def test_a_learner_of_digits_beats_chance_on_images_it_never_saw():
     means = np.stack([train.vectors[:-1][label(train) == c].mean(0) for c in range(9)])
     distance = ((held.vectors[:-1, None] - means) ** 2).sum(-1)
     assert (distance.argmin(1) == label(held)).mean() > 0.8
+
+
+def test_the_table_of_the_docs_is_what_the_benchmark_wrote():
+    spec = importlib.util.spec_from_file_location("symbols_benchmark", ROOT / "benchmarks/symbols.py")
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    rows = benchmark.read(ROOT / "docs/symbols/results.jsonl")
+    assert list(rows) == list(benchmark.FORMS)  # of the recipe and the tasks as they are now
+    docs = (ROOT / "docs/symbols.md").read_text()
+    assert docs.split("<!-- table -->\n")[1].split("\n<!-- /table -->")[0] == benchmark.table(rows)
 
 
 def test_encode_needs_no_task_data():
