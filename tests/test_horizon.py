@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,8 @@ from selectivbench_hf.oracle import ceiling, filter_split
 sys.path.insert(0, str(Path(__file__).parent / "golden"))
 from regenerate import SIZES
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "content_hashes.json").read_text())
+ROOT = Path(__file__).parent.parent
+GOLDEN = json.loads((ROOT / "tests/golden/content_hashes.json").read_text())
 FINITE = [name for name, member in MEMBERS.items() if member.k95]
 GOLDEN_GRAMMARS = {  # first 16 digits of the SHA-256 of the JSON
     "horizon_2": "7f94975e2ecd6e02",
@@ -225,6 +227,25 @@ def test_the_ladder_of_the_grammar_is_the_expected_one(name):
 def test_k95_of_the_catalogue(name):
     """Measured on the whole test split."""
     assert context_ladder(get_task(name)).k95 == MEMBERS[name].k95
+
+
+def test_the_tables_of_the_docs():
+    """docs/ceilings.md says what the committed files say, and these what the automata make one expect."""
+    spec = spec_from_file_location("benchmark_horizon", ROOT / "benchmarks/horizon.py")
+    benchmark = module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    folder, text = ROOT / "docs/ceilings", (ROOT / "docs/ceilings.md").read_text()
+    measured = benchmark.measured(folder)
+    assert {row["name"] for row in measured} == set(MEMBERS)
+    for row in measured:
+        assert row["k95"] == MEMBERS[row["name"]].k95 and row["ceiling"]["accuracy"] == 1
+        expected = expected_ladder(row["name"], len(row["ladder"]))
+        assert (
+            np.abs(expected - [rung["accuracy"] for rung in row["ladder"]]).max() < 0.01
+        )  # 1,000 sequences, 200 of the groups
+    assert benchmark.ladders(measured) in text
+    rows = benchmark.read(folder / benchmark.FILE)
+    assert list(rows) == list(benchmark.MODELS) and benchmark.table(rows) in text
 
 
 # -- as tasks ------------------------------------------------------------------------------------------------------------
