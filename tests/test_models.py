@@ -60,9 +60,10 @@ def test_causality_padding_prefixes_and_modes(mixer, block):
         assert not torch.equal(other[:, -1], whole[:, -1])
         padded = net(input_ids=torch.cat((x, torch.full((3, 31), SYMBOLS)), 1)).logits[:, :97]
         assert torch.allclose(padded, whole, atol=1e-5)
+        for steps in range(1, 66):
+            assert torch.allclose(net(input_ids=x[:1, :steps]).logits, whole[:1, :steps], atol=1e-5), steps
         for steps in (1, 2, 63, 64, 65):
             assert torch.allclose(net(input_ids=x[:, :steps]).logits, whole[:, :steps], atol=1e-5), steps
-            assert torch.allclose(net(input_ids=x[:1, :steps]).logits, whole[:1, :steps], atol=1e-5), steps
         net.train()
         for steps in (40, 97):
             assert torch.allclose(net(input_ids=x[:, :steps]).logits, whole[:, :steps], atol=1e-5), steps
@@ -148,6 +149,44 @@ def test_bfloat16(mixer, how):
         # MesaNet's linear systems multiply the rounding of their entries
         assert (out.logits.float() - wanted).norm() / wanted.norm() < (0.05 if mixer == "mesa_net" else 0.03)
     assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+@pytest.mark.parametrize("mixer", ALL)
+def test_gradients_of_a_prefix_are_those_of_the_prefix_alone(mixer):
+    """What comes later gives no gradient, and the form for up to 64 steps gives that of the form for more."""
+    x = ids(batch=2)
+    for steps in (1, 17, 64, 65):
+        gradients = []
+        for given in (x, x[:, :steps]):
+            net = model(mixer).train()
+            logits = net(input_ids=given).logits[:, :steps]
+            (logits * torch.linspace(-1, 1, logits.numel()).view_as(logits).cos()).sum().backward()
+            gradients.append({name: p.grad for name, p in net.named_parameters() if p.grad is not None})
+        longer, alone = gradients
+        for name, wanted in alone.items():
+            scale = max(wanted.norm().item(), 1e-3 * max(g.norm().item() for g in alone.values()))
+            assert (longer[name] - wanted).norm().item() < 1e-4 * scale, (steps, name)
+
+
+# their backward passes are autograd's own, and autocast reaches those, as it does in any module of torch
+AUTOGRADS = ("s4d", "log_linear_mamba2")
+
+
+@pytest.mark.parametrize("mixer", [name for name in ALL if name not in AUTOGRADS])
+def test_a_backward_pass_inside_autocast_is_the_same(mixer):
+    """Hand-written backward passes compute in their own types wherever they are called."""
+    x = ids(batch=2, steps=70)
+    gradients = []
+    for inside in (True, False):
+        net = model(mixer)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = net(input_ids=x, labels=x).loss
+            if inside:
+                loss.backward()
+        if not inside:
+            loss.backward()
+        gradients.append({name: p.grad for name, p in net.named_parameters()})
+    assert [n for n in gradients[0] if not torch.equal(gradients[0][n], gradients[1][n])] == []
 
 
 @pytest.mark.parametrize("mixer", ALL)

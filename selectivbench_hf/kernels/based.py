@@ -11,7 +11,7 @@ Axes: B batch, T time, H heads, K key channels, V value channels, F features, N 
 
 import torch
 
-from .layout import chunk_length, compute_dtype, from_chunks, to_chunks
+from .layout import chunk_length, compute_dtype, exact_backward, from_chunks, to_chunks
 
 CHUNK = 64
 TAYLOR, SQUARE = (1.0, 1.0, 0.5), (0.0, 0.0, 1.0)  # a, b, c
@@ -127,7 +127,7 @@ class _Polynomial(torch.autograd.Function):
         return result, last
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dout, dlast):
         qc, kc, vc, states = ctx.saved_tensors
         batch, steps, heads, coefficients, scale = ctx.shapes

@@ -57,7 +57,7 @@ def enable() -> None:
     originals = [_checked(*entry) for entry in DISPATCHED + operations + REPLACED]
     try:
         for (_, name, ours, _), original in zip(DISPATCHED, originals, strict=False):
-            _register(backends._function_registries[inspect.unwrap(original)], backends, {name: ours})
+            _register(backends._function_registries[inspect.unwrap(original)], backends, {name: _in_own_types(ours)})
         for operation, _, name, ours, _ in OPERATIONS:
             _register(backends._get_operation_registry(operation), backends, {name: ours})
         for (home, name, ours, _), original in zip(REPLACED, originals[-len(REPLACED) :], strict=True):
@@ -105,6 +105,20 @@ def first_tensor_on_cpu(*args, **kwargs):
         if isinstance(value, torch.Tensor):
             return value.device.type == "cpu", "the first tensor is not on the CPU"
     return False, "no tensor among the arguments"
+
+
+def _in_own_types(function):
+    """Kernels know nothing of autocast, and fla calls these from forward and backward passes where it may be on."""
+    import torch
+
+    @functools.wraps(function)
+    def called(*args, **kwargs):
+        if not torch.is_autocast_enabled("cpu"):
+            return function(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return function(*args, **kwargs)
+
+    return called
 
 
 def _register(registry, backends, functions: dict) -> None:

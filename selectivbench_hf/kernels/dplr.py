@@ -16,7 +16,7 @@ import torch
 
 from .gated_delta import unit_lower_inverse
 from .halving import gate_gradient, halve, halve_back, preferred_chunk
-from .layout import by_chunk, chunk_length, compute_dtype, from_chunks, to_chunks
+from .layout import by_chunk, chunk_length, compute_dtype, exact_backward, from_chunks, to_chunks
 
 QUERY, A = 0, 1  # the readers
 B, KEY = 0, 1  # the writers
@@ -76,7 +76,7 @@ class _DPLR(torch.autograd.Function):
         return result, states[-1].view(batch, heads, keys, values).clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, do, dlast):
         reads, writes, readers, writers, over, written, decay, weights, key_weights, inverse, states = (
             ctx.saved_tensors

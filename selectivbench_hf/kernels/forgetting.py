@@ -11,7 +11,7 @@ channels, M = B * H.
 
 import torch
 
-from .layout import compute_dtype, suffix_sums
+from .layout import compute_dtype, exact_backward, suffix_sums
 
 BLOCK = 64  # queries
 SCORES = 1 << 18  # of the heads that are computed together: they stay in the second-level cache
@@ -106,7 +106,7 @@ class _Forgetting(torch.autograd.Function):
         return by_steps(out, batch, v.dtype)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, do):
         qh, kh, vh, sums = ctx.saved_tensors
         scale, block, batch, q_type, k_type, v_type, g_type = ctx.arguments

@@ -20,7 +20,7 @@ P steps of a chunk, C = P R writes of a chunk, M = N B H.
 import torch
 from torch.nn import functional as F
 
-from .layout import BlockView, compute_dtype, from_chunks, suffix_sums, to_chunks
+from .layout import BlockView, compute_dtype, exact_backward, from_chunks, suffix_sums, to_chunks
 from .simple_gla import chunk_decays, preferred_chunk
 
 LONGEST_CHUNK = 32  # more only adds levels of halving
@@ -157,7 +157,7 @@ class _Delta(torch.autograd.Function):
         return result, states[-1].view(batch, heads, keys, values).clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, do, dlast):
         qc, kc, pc, bc, inside, read, enter, leave, over, pairs, inverse, weights, states, errors, writes = (
             ctx.saved_tensors

@@ -13,7 +13,7 @@ Axes: B batch, T time, H heads, K key channels, V value channels, N chunks, C st
 import torch
 
 from .halving import gate_gradient, halve, halve_back
-from .layout import by_chunk, chunk_length, compute_dtype, from_chunks, to_chunks
+from .layout import by_chunk, chunk_length, compute_dtype, exact_backward, from_chunks, to_chunks
 from .simple_gla import preferred_chunk
 
 LONGEST_CHUNK = 32  # more only adds levels of halving
@@ -58,7 +58,7 @@ class _GLA(torch.autograd.Function):
         return result, states[-1].view(batch, heads, keys, values).clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, do, dlast):
         qc, kc, vc, decay, queries, key_out, over, weights, states = ctx.saved_tensors
         batch, steps, heads, scale = ctx.shapes

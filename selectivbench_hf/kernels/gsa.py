@@ -15,7 +15,7 @@ Axes: B batch, T time, H heads, K key channels, V value channels, S slots, N chu
 import torch
 
 from .gla import LONGEST_CHUNK
-from .layout import BlockView, chunk_length, compute_dtype, from_chunks, to_chunks
+from .layout import BlockView, chunk_length, compute_dtype, exact_backward, from_chunks, to_chunks
 from .simple_gla import preferred_chunk
 
 
@@ -142,7 +142,7 @@ class _GSA(torch.autograd.Function):
         return result, last_keys.transpose(-1, -2).contiguous(), last_values.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, do, dlast_keys, dlast_values):
         qc, both, sc, decay, states, pairs, scores, reads, weights = ctx.saved_tensors
         batch, steps, heads, widths, scale = ctx.shapes

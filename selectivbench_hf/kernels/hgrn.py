@@ -9,7 +9,7 @@ Axes: B batch, T time, D channels.
 
 import torch
 
-from .layout import compute_dtype
+from .layout import compute_dtype, exact_backward
 
 
 def hgrn(x, g, initial_state=None):
@@ -43,7 +43,7 @@ class _HGRN(torch.autograd.Function):
         return _swapped(states[1:], x.dtype), states[-1].clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dh, dlast):
         decay, states = ctx.saved_tensors
         x_type, g_type, initial_type = ctx.types

@@ -17,7 +17,7 @@ import torch
 
 from .gated_delta import unit_lower_inverse
 from .halving import gate_gradient, halve, halve_back, preferred_chunk
-from .layout import by_chunk, chunk_length, compute_dtype, from_chunks, to_chunks
+from .layout import by_chunk, chunk_length, compute_dtype, exact_backward, from_chunks, to_chunks
 
 QUERY, KEY = 0, 1  # the readers
 
@@ -91,7 +91,7 @@ class _KDA(torch.autograd.Function):
         return result, states[-1].view(batch, heads, keys, values).clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, do, dlast):
         reads, kc, readers, writers, over, errors, writes, bc, decay, weights, inverse, states = ctx.saved_tensors
         batch, steps, heads, scale = ctx.shapes

@@ -4,7 +4,22 @@ contiguous memory and everything else is one batched matrix product.
 Axes: B batch, T time, H heads, D channels, N chunks, C steps of a chunk.
 """
 
+import functools
+
 import torch
+
+
+def exact_backward(backward):
+    """For the backward pass of an autograd function: not differentiable again, and not reached by an autocast that is on when it runs."""
+
+    @torch.autograd.function.once_differentiable
+    @functools.wraps(backward)
+    def in_own_types(ctx, *gradients):
+        device = next(g.device.type for g in gradients if g is not None)
+        with torch.autocast(device, enabled=False):
+            return backward(ctx, *gradients)
+
+    return in_own_types
 
 
 def chunk_length(steps: int, preferred: int) -> int:

@@ -8,7 +8,7 @@ Axes: B batch, T time, H heads, K key channels.
 
 import torch
 
-from .layout import compute_dtype
+from .layout import compute_dtype, exact_backward
 
 
 def additive_gate(x, initial_state=None, key_type=None, gate_type=None):
@@ -39,7 +39,7 @@ class _AdditiveGate(torch.autograd.Function):
         return keys.transpose(0, 1).to(key_type), gates.transpose(0, 1).to(gate_type), z[-1].unsqueeze(1).clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dkeys, dgates, dlast):
         keys, gates, before, first = ctx.saved_tensors
         x_type, initial_type = ctx.types

@@ -12,7 +12,7 @@ Loop: reference_linear.py. Axes: B batch, T time, H heads, K key channels, V val
 
 import torch
 
-from .layout import chunk_length, compute_dtype, from_chunks, to_chunks
+from .layout import chunk_length, compute_dtype, exact_backward, from_chunks, to_chunks
 from .simple_gla import chunk_decays, preferred_chunk, simple_gla
 
 ITERATIONS = 30  # of conjugate gradients at most, as in fla
@@ -123,7 +123,7 @@ class _Solve(torch.autograd.Function):
         return x, systems.last
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dx, dlast):
         x, k, g, beta, ridge, key_state = ctx.saved_tensors
         # made again rather than held between the passes: one product's worth of work beside those of the solve

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from .forgetting import SCORES, by_heads, by_steps, fading
 from .gated_delta import unit_lower_inverse
-from .layout import chunk_length, compute_dtype
+from .layout import chunk_length, compute_dtype, exact_backward
 
 LONGEST_BLOCK = 64
 SHORTEST_STRETCH = 16  # blocks whose keys the backward pass holds at once
@@ -98,7 +98,7 @@ class _Transformed(torch.autograd.Function):
         return starts, ends
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dstarts, dends):
         q, w, beta, k, inverses = ctx.saved_tensors
         size, rows = w.shape[1], q.shape[1]
@@ -239,7 +239,7 @@ class _Path(torch.autograd.Function):
         return out, last
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, do, _):
         starts, ends, earlier, v, sums = ctx.saved_tensors
         dstarts, dends, dearlier, dv = *map(torch.empty_like, (starts, ends, earlier)), torch.zeros_like(v)

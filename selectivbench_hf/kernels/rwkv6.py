@@ -10,7 +10,7 @@ Axes: B batch, T time, H heads, K key channels, V value channels.
 import torch
 
 from .gla import gla
-from .layout import compute_dtype
+from .layout import compute_dtype, exact_backward
 
 
 def rwkv6(r, k, v, w, u, scale=None, initial_state=None, chunk=None):
@@ -44,7 +44,7 @@ class _Bonus(torch.autograd.Function):
         return out.addcmul_(bonus, v)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dout):
         r, k, v, u, bonus = ctx.saved_tensors
         dbonus = torch.linalg.vecdot(dout, v).unsqueeze(-1)

@@ -16,7 +16,7 @@ import sys
 
 import torch
 
-from .layout import compute_dtype
+from .layout import compute_dtype, exact_backward
 
 LENGTH = 16  # steps between kept states; the decays and states of so many steps should stay in the cache
 
@@ -53,7 +53,9 @@ class _Scan(torch.autograd.Function):
             u, dt, B, C = (x.to(dtype).contiguous() for x in (u, dt, B, C))
             A = A.to(dtype).t().contiguous()  # (N, D)
             batch, steps = u.shape[:2]
-            kept = u.new_empty(batch, -(-steps // LENGTH) + 1, *A.shape)  # before each LENGTH steps, and after the last
+            kept = u.new_empty(
+                batch, -(-steps // LENGTH) + 1, *A.shape
+            )  # before each LENGTH steps, and after the last
             kept[:, 0] = 0 if initial_state is None else initial_state.to(dtype).transpose(1, 2)
             y = torch.empty_like(u)
             _forms(compiled)[0](u, dt, A, B, C, kept, y)
@@ -62,12 +64,11 @@ class _Scan(torch.autograd.Function):
         return y.to(ctx.types[0]), kept[:, -1].transpose(1, 2).contiguous()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dy, dlast):
         u, dt, A, B, C, kept = ctx.saved_tensors
         state = dlast.to(u.dtype).transpose(1, 2).contiguous()  # becomes the gradient of the initial state
-        with torch.autocast(u.device.type, enabled=False):
-            gradients = _forms(ctx.compiled)[1](u, dt, A, B, C, kept, dy.to(u.dtype).contiguous(), state)
+        gradients = _forms(ctx.compiled)[1](u, dt, A, B, C, kept, dy.to(u.dtype).contiguous(), state)
         du, ddt, dA, dB, dC = gradients
         gradients = (du, ddt, dA.t(), dB, dC, state.transpose(1, 2))
         return *(None if t is None else g.to(t) for g, t in zip(gradients, ctx.types, strict=True)), None, None

@@ -13,7 +13,7 @@ Axes: B batch, T time, G key heads, H = G R value heads, K key channels, V value
 
 import torch
 
-from .layout import chunk_length, compute_dtype, from_chunks, suffix_sums, to_chunks
+from .layout import chunk_length, compute_dtype, exact_backward, from_chunks, suffix_sums, to_chunks
 
 
 def simple_gla(q, k, v, g=None, scale=None, initial_state=None, chunk=None):
@@ -90,7 +90,7 @@ class _SimpleGLA(torch.autograd.Function):
         return result, last
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, do, dlast):
         qc, kc, vc, inside, from_start, to_end, over, states, scores, out = ctx.saved_tensors
         batch, steps, heads, repeat, scale, q_type, k_type, v_type, g_type = ctx.shapes

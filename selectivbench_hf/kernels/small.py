@@ -7,7 +7,7 @@ All compute in float32 (float64 for float64 input) and cast once at the end. Axe
 import torch
 from torch.nn import functional as F
 
-from .layout import compute_dtype
+from .layout import compute_dtype, exact_backward
 
 
 def refuse(where: str, **arguments) -> None:
@@ -334,7 +334,7 @@ class _GatedRMSNorm(torch.autograd.Function):
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dy):
         x, weight, z, rstd = ctx.saved_tensors
         size, before_gate = ctx.shape
@@ -388,7 +388,7 @@ class _L2Norm(torch.autograd.Function):
         return y
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @exact_backward
     def backward(ctx, dy):
         y, rstd = ctx.saved_tensors
         along = torch.linalg.vecdot(dy, y).unsqueeze(-1)
