@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from models_helper import ALL, LRM, STATES, SYMBOLS, WIDTH, config, features, ids, model
+from models_helper import ALL, STATES, SYMBOLS, WIDTH, config, features, ids, model
 from torch import nn
 
 from selectivbench_hf import models
