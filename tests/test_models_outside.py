@@ -69,14 +69,14 @@ def test_a_model_made_in_bfloat16_is_checked_in_float32():
 
 
 KWARGS = [
-    ("gla", {"gate_low_rank_dim": "big"}, "'gate_low_rank_dim': 'big'"),
-    ("gla", {"gate_low_rank_dim": -1}, "'gate_low_rank_dim': -1"),
-    ("gla", {"gate_low_rank_dim": 0}, "'gate_low_rank_dim': 0.*would be empty"),
+    ("gla", {"gate_low_rank_dim": "big"}, "gate_low_rank_dim is 'big'; it must be a whole number of at least 1"),
+    ("gla", {"gate_low_rank_dim": -1}, "gate_low_rank_dim is -1"),
+    ("gla", {"gate_low_rank_dim": 0}, "gate_low_rank_dim is 0"),
     ("linear_attention", {"feature_map": "foo"}, "'feature_map': 'foo'.*Not supported feature map"),
     ("mamba2", {"expand": "x"}, "expand is 'x'; it must be a number above 0"),
     ("gpt", {"activation_function": "gelu_neww"}, "did you mean 'gelu_new'"),
     ("gpt", {"activation_function": 3}, "unknown activation_function '3'"),
-    ("gpt", {"n_inner": -5}, "'n_inner': -5"),
+    ("gpt", {"n_inner": -5}, "n_inner is -5; it must be a whole number of at least 1"),
     ("gpt", {"attn_pdrop": 2.0}, "'attn_pdrop': 2.0"),
     ("transformer", {"rope_theta": 0}, "rope_theta is 0; it must be a number above 0"),
     ("transformer", {"rope_theta": "big"}, "rope_theta is 'big'"),

@@ -184,7 +184,13 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-GPT2_KWARGS = ("n_inner", "activation_function", "attn_pdrop", "layer_norm_epsilon", "scale_attn_by_inverse_layer_idx")
+GPT2_KWARGS = {  # with their defaults
+    "n_inner": None,
+    "activation_function": "gelu_new",
+    "attn_pdrop": 0.0,
+    "layer_norm_epsilon": 1e-5,
+    "scale_attn_by_inverse_layer_idx": False,
+}
 
 
 class GPT2(nn.Module):

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 from ..errors import InputError, unknown
 from .families import classic, delta, gated, generalized, linear, polynomial, rwkv, scan, slots, softmax
+from .layer_arguments import check_arguments, defaults
 from .mixer import Mixer, heads_for, load_class, require_fla, sentence
 
 _FLA_OWN = ("hidden_size", "num_heads", "layer_idx", "num_hidden_layers")
@@ -110,17 +111,17 @@ def check_mixer(name: str, hidden_size: int, num_heads: int | None = None, mixer
     A layer is built on the meta device, so that the rules are the layer's own and not our copy of them.
     """
     mixer = get_mixer(name)
-    _check_kwargs(mixer, mixer_kwargs or {})
+    check_kwargs(mixer, mixer_kwargs or {})
     for field, value in (("hidden_size", hidden_size), ("num_heads", 1 if num_heads is None else num_heads)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InputError(f"{field} is {value!r}; it must be a whole number of at least 1")
     given = num_heads
-    reason = _why_not(mixer, hidden_size, num_heads or heads_for(hidden_size), mixer_kwargs)
+    reason = why_not(mixer, hidden_size, num_heads or heads_for(hidden_size), mixer_kwargs)
     if reason is None:
         return
 
     def fits(width):
-        return width > 0 and _why_not(mixer, width, given or heads_for(width), mixer_kwargs) is None
+        return width > 0 and why_not(mixer, width, given or heads_for(width), mixer_kwargs) is None
 
     below = next((w for w in range(hidden_size - 1, max(0, hidden_size - 257), -1) if fits(w)), None)
     above = next((w for w in range(hidden_size + 1, hidden_size + 257) if fits(w)), None)
@@ -138,7 +139,9 @@ def needs_kernels(name: str) -> bool:
     return get_mixer(name).needs_fla
 
 
-def _why_not(mixer: Mixer, hidden_size: int, num_heads: int, mixer_kwargs: dict | None) -> str | None:
+def why_not(mixer: Mixer, hidden_size: int, num_heads: int, mixer_kwargs: dict | None) -> str | None:
+    """Why the mixer cannot be built so, in a few words, or None if it can; of one from outside that is not known before it is built.
+    Raises InputError for values of mixer_kwargs that no layer can be built with."""
     import torch
 
     if mixer.family == "module":
@@ -176,12 +179,14 @@ def _bad_kwargs(mixer: Mixer, mixer_kwargs: dict, error: Exception) -> InputErro
     return InputError(f"mixer {mixer.name!r} cannot be built with mixer_kwargs {mixer_kwargs}: {sentence(error)}")
 
 
-def _check_kwargs(mixer: Mixer, mixer_kwargs: dict) -> None:
-    """Unknown names are errors: several layers of fla swallow them without a word."""
+def check_kwargs(mixer: Mixer, mixer_kwargs: dict) -> None:
+    """Unknown names are errors, several layers of fla swallow them without a word; and so are values of another kind."""
+    layer = None
     if mixer.layer:
         if mixer.needs_fla:
             require_fla(mixer.name)
-        allowed, any_name = _class_parameters(load_class(mixer.layer)), False
+        layer = load_class(mixer.layer)
+        allowed, any_name = _class_parameters(layer), False
     else:
         allowed, any_name = _parameters(mixer.build)
         if mixer.name == "gpt":
@@ -194,6 +199,9 @@ def _check_kwargs(mixer: Mixer, mixer_kwargs: dict) -> None:
             raise InputError(f"mixer_kwargs may not set {key!r}: it is a field of the configuration itself")
         if key not in allowed and not any_name:
             raise unknown("mixer argument", key, allowed, where=f"mixer_kwargs of {mixer.name!r}")
+    if mixer.family != "module":
+        default = GPT2_KWARGS if mixer.name == "gpt" else defaults(mixer.build, layer)
+        check_arguments(mixer_kwargs, mixer.knobs, default)
 
 
 def _class_parameters(cls) -> list[str]:

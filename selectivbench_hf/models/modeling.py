@@ -5,6 +5,7 @@ Axes: B batch, T time, D channels (hidden size), V symbols, S states.
 """
 
 import dataclasses
+import functools
 import warnings
 
 import torch
@@ -107,6 +108,25 @@ class TiedHead(nn.Module):
         return F.linear(x, self._encoder[0].weight.t(), self.bias)
 
 
+def _in_memory(init):
+    """For a model's __init__: parameters that the machine has no memory for are one sentence."""
+
+    @functools.wraps(init)
+    def wrapped(self, config):
+        try:
+            init(self, config)
+        except (RuntimeError, MemoryError) as error:
+            text = str(error)
+            if not isinstance(error, MemoryError) and "allocate memory" not in text and "out of memory" not in text:
+                raise
+            raise InputError(
+                f"a model of mixer {config.mixer!r} with hidden_size={config.hidden_size} and num_hidden_layers="
+                f"{config.num_hidden_layers} does not fit into memory"
+            ) from error
+
+    return wrapped
+
+
 class SelectivBenchForStateClassification(PreTrainedModel):
     """Which grammar state produced each step: logits (B, T, S) from features (B, T, V) or symbol ids (B, T).
 
@@ -120,6 +140,7 @@ class SelectivBenchForStateClassification(PreTrainedModel):
     accepts_loss_kwargs = False
     _supports_sdpa = True
 
+    @_in_memory
     def __init__(self, config: SelectivBenchConfig):
         self._check_objective(config)
         super().__init__(config)
@@ -226,6 +247,8 @@ class SelectivBenchForStateClassification(PreTrainedModel):
             x = F.embedding(input_ids, table) + self.encoder.bias
         else:
             raise InputError("give input_features or input_ids")
+        if not x.shape[0] or not x.shape[1]:
+            raise InputError(f"the input has {x.shape[0]} sequences of {x.shape[1]} steps; both must be at least 1")
         whole = get_mixer(self.config.mixer).whole
         steps = x.shape[1] + (cache.get_seq_length() if cache is not None else 0)
         if whole and steps > self.config.max_position_embeddings:

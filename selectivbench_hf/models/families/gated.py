@@ -19,6 +19,8 @@ def gla(
 
     knobs = {"use_short_conv": use_short_conv, "conv_size": conv_size, "use_output_gate": use_output_gate}
     check_knobs(decay=decay, initial_decay=initial_decay, **knobs)
+    if clamp_min is not None and clamp_min >= 0:
+        raise InputError(f"clamp_min is {clamp_min!r}; it bounds a logarithm of decays and must be below 0")
     if initial_decay is not None and clamp_min is not None and math.log(initial_decay) < clamp_min:
         raise InputError(
             f"initial_decay is {initial_decay!r}, and clamp_min {clamp_min!r} lets a decay not fall below {math.exp(clamp_min):.3g}"

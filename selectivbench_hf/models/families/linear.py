@@ -1,5 +1,6 @@
 """Linear attention with no decay or one per head, additive writes. Axes: B T H D."""
 
+from ...errors import InputError
 from ..knobs import check_knobs
 from ..mixer import Mixer, fla_layer
 
@@ -95,7 +96,7 @@ def simple_gla(
 
 def mesa_net(
     hidden_size, num_heads, layer_idx, decay="learned", initial_decay=None, state_size=None, use_short_conv=True, conv_size=4,
-    use_output_gate=False, **kwargs,
+    use_output_gate=False, max_cg_step_training=30, max_cg_step_decoding=30, lambda_lower_bound=0.25, **kwargs,
 ):  # fmt: skip
     """MesaNet: two decayed sums, of k k^T and k v^T, read by the solution of the least-squares problem they pose (conjugate gradients).
     As many key as value channels in a head, at most 128."""
@@ -103,6 +104,20 @@ def mesa_net(
 
     knobs = {"use_short_conv": use_short_conv, "conv_size": conv_size, "use_output_gate": use_output_gate}
     check_knobs(decay=decay, initial_decay=initial_decay, state_size=state_size, **knobs)
+    if max_cg_step_training != max_cg_step_decoding:
+        raise InputError(
+            f"max_cg_step_training is {max_cg_step_training} and max_cg_step_decoding {max_cg_step_decoding}: they must be equal, or a "
+            "sequence step by step is another than in one pass"
+        )
+    if not 0 <= lambda_lower_bound < 1:
+        raise InputError(
+            f"lambda_lower_bound is {lambda_lower_bound}; it must be at least 0 and below 1, where lambda starts"
+        )
+    kwargs |= {
+        "max_cg_step_training": max_cg_step_training,
+        "max_cg_step_decoding": max_cg_step_decoding,
+        "lambda_lower_bound": lambda_lower_bound,
+    }
     head_dim = state_size
     if state_size is None:
         head_dim, rest = divmod(hidden_size, num_heads)
@@ -156,7 +171,7 @@ MIXERS = (
         lightnet,
         "lrm",
         LIGHTNET,
-        reserved=("mode", "expand_ratio"),
+        reserved=("mode", "expand_ratio", "norm_eps"),  # nothing reads the last
         knobs=("state_size", "use_short_conv", "conv_size", "use_output_gate"),
         decay="data-dependent vector",
         write="additive",

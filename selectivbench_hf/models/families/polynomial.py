@@ -51,7 +51,7 @@ MIXERS = (
         based,
         "lrm",
         BASED,
-        reserved=("feature_dim", "num_key_value_heads", "causal"),
+        reserved=("feature_dim", "num_key_value_heads", "causal", "eps"),  # nothing reads the last
         knobs=("state_size",),
         decay="none",
         write="additive",

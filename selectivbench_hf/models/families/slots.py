@@ -113,7 +113,7 @@ MIXERS = (
         hgrn2,
         "lrm",
         HGRN2,
-        reserved=("expand_ratio",),
+        reserved=("expand_ratio", "norm_eps"),  # nothing reads the last
         knobs=("use_short_conv", "conv_size", "decay", "initial_decay", "state_size"),
         decay="data-dependent vector",
         write="additive",
@@ -126,8 +126,8 @@ MIXERS = (
         gsa,
         "lrm",
         GSA,
-        # use_output_gate and use_norm are arguments of fla's layer that nothing reads
-        reserved=("num_slots", "expand_v", "use_output_gate", "use_norm"),
+        # the last three are arguments of fla's layer that nothing reads
+        reserved=("num_slots", "expand_v", "use_output_gate", "use_norm", "norm_eps"),
         knobs=("use_short_conv", "conv_size", "decay", "initial_decay", "state_size", "expand"),
         decay="data-dependent vector",
         write="additive",
