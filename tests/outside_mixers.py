@@ -121,3 +121,72 @@ def broken(hidden_size, num_heads, layer_idx):
 def deaf(hidden_size, num_heads, layer_idx):
     """Cannot run on vectors."""
     return nn.Embedding(3, hidden_size)
+
+
+class Changed(nn.Module):
+    """A linear map whose input or output goes through a function of the module and the tensor."""
+
+    def __init__(self, hidden_size, before=None, after=None):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(hidden_size, hidden_size), nn.BatchNorm1d(hidden_size)
+        self.before, self.after = before, after
+
+    def forward(self, x):
+        """The map."""
+        x = self.linear(x if self.before is None else self.before(self, x))
+        return x if self.after is None else self.after(self, x)
+
+
+def double(hidden_size, num_heads, layer_idx):
+    """Another type than it was given."""
+    return Changed(hidden_size, after=lambda self, x: x.double())
+
+
+def in_place(hidden_size, num_heads, layer_idx):
+    """Overwrites what it is given."""
+    return Changed(hidden_size, before=lambda self, x: x.add_(1))
+
+
+def random_output(hidden_size, num_heads, layer_idx):
+    """Dropout that is never off."""
+    return Changed(hidden_size, after=lambda self, x: nn.functional.dropout(x, 0.5))
+
+
+def batch_norm(hidden_size, num_heads, layer_idx):
+    """Looks forwards in training mode alone."""
+    return Changed(hidden_size, after=lambda self, x: self.norm(x.transpose(1, 2)).transpose(1, 2))
+
+
+class TimeFirst(nn.Module):
+    """A GRU that takes the batch for time."""
+
+    def __init__(self, hidden_size):
+        super().__init__()
+        self.rnn = nn.GRU(hidden_size, hidden_size)
+
+    def forward(self, x):
+        """Without batch_first."""
+        return self.rnn(x)[0]
+
+
+def time_first(hidden_size, num_heads, layer_idx):
+    """Right shapes all the same."""
+    return TimeFirst(hidden_size)
+
+
+class OneState(nn.Module):
+    """A running sum whose layers all keep their state as the first one's."""
+
+    def forward(self, x, past_key_values=None, use_cache=False):
+        """The sum."""
+        out = x.cumsum(1)
+        if past_key_values is not None:
+            if past_key_values.get_seq_length():
+                out = out + past_key_values[0]["recurrent_state"][:, None]
+            past_key_values.update(recurrent_state=out[:, -1], layer_idx=0, offset=x.shape[1])
+        return out
+
+
+def one_state(hidden_size, num_heads, layer_idx):
+    """Right with one layer."""
+    return OneState()

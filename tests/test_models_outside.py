@@ -21,6 +21,12 @@ REFUSED = [
     ("signature", {}, "hidden_size, num_heads, layer_idx"),
     ("broken", {}, "cannot be built"),
     ("deaf", {}, "fails on an input of shape"),
+    ("double", {}, "returned float64 for an input in float32"),
+    ("in_place", {}, "changes its input in place"),
+    ("random_output", {}, "draws random numbers in evaluation mode"),
+    ("batch_norm", {}, "in training mode, is not causal"),
+    ("time_first", {}, "mixes the sequences of a batch"),
+    ("one_state", {}, "after 32 steps its cache says 0: call"),
 ]
 
 
@@ -66,6 +72,12 @@ def test_a_model_made_in_bfloat16_is_checked_in_float32():
         config("outside_mixers:fourier", mixer_kwargs={}), dtype=torch.bfloat16
     )
     assert made.encoder.weight.dtype == torch.bfloat16 and torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.parametrize("name", [["gla"], {"gla": 1}, None, 3])
+def test_a_name_that_is_no_text(name):
+    with pytest.raises(InputError, match="unknown mixer"):
+        models.SelectivBenchForStateClassification(models.SelectivBenchConfig(mixer=name))
 
 
 KWARGS = [

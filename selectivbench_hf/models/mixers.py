@@ -31,9 +31,9 @@ def mixer_names() -> list[str]:
 
 def get_mixer(name: str) -> Mixer:
     """The mixer of that name, or the one that `module:function` names. Raises InputError if there is none."""
-    if name in MIXERS:
+    if isinstance(name, str) and name in MIXERS:
         return MIXERS[name]
-    if ":" not in str(name):
+    if not isinstance(name, str) or ":" not in name:
         raise unknown("mixer", name, [*MIXERS, "my_module:build"])
     module_name, _, function = str(name).partition(":")
     if not module_name or not function or module_name.startswith("."):

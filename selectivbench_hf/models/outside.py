@@ -48,10 +48,18 @@ def check_outside(config) -> None:
                 f"{name} computes something else once its saved weights are loaded: it draws numbers that are not in its "
                 "state_dict; make them parameters or persistent buffers"
             )
+        if _differ(out, run(first, x, seed=4)):
+            raise InputError(
+                f"{name} draws random numbers in evaluation mode, so no score could be counted again; nn.Dropout is off there by itself"
+            )
+        _apart_in_a_batch(name, run, first, x, out)
         if steps > 1:
-            _causal(name, run, first, x, out)
             if takes_cache(first) and not get_mixer(config.mixer).whole:
-                _decodes(name, run, first, x)
+                layer = min(1, config.num_hidden_layers - 1)  # the second keeps its state apart from the first
+                _decodes(name, run, first if layer == 0 else _build(config, 1, layer).eval(), x, layer)
+            _causal(name, run, first, x, out)
+            first.train()
+            _causal(f"{name}, in training mode,", run, first, x, run(first, x))
 
 
 def takes_cache(mixer: nn.Module) -> bool:
@@ -114,9 +122,11 @@ def _seed(seed: int) -> None:
     np.random.seed(seed)  # noqa: NPY002
 
 
-def _build(config, seed: int) -> nn.Module:
+def _build(config, seed: int, layer_idx: int = 0) -> nn.Module:
     _seed(seed)
-    return build_mixer(config.mixer, config.hidden_size, config.num_heads, 0, config.mixer_kwargs, config=config)
+    return build_mixer(
+        config.mixer, config.hidden_size, config.num_heads, layer_idx, config.mixer_kwargs, config=config
+    )
 
 
 def _same_once_loaded(name: str, first: nn.Module, second: nn.Module) -> None:
@@ -132,12 +142,21 @@ def _same_once_loaded(name: str, first: nn.Module, second: nn.Module) -> None:
 def _runner(name: str, module: nn.Module, x: torch.Tensor):
     """A function (module, x) -> output on the CPU; through the GPU where the mixer runs on that alone."""
 
-    def run(module, x, device="cpu", **arguments):
-        _seed(3)
-        out = module.to(device)(x.to(device), **arguments)
+    def run(module, x, device="cpu", seed=3, **arguments):
+        _seed(seed)
+        given = x.to(device, copy=True)
+        out = module.to(device)(given, **arguments)
         out = out[0] if isinstance(out, tuple) else out
         if not isinstance(out, torch.Tensor):
             raise InputError(f"{name} returned {type(out).__name__}; a tensor (batch, steps, hidden_size) is needed")
+        if out.dtype != x.dtype:
+            raise InputError(
+                f"{name} returned {_plain(out.dtype)} for an input in {_plain(x.dtype)}; the same type must come back"
+            )
+        if not torch.equal(given, x.to(device)):
+            raise InputError(
+                f"{name} changes its input in place; work on a copy, because the block around it needs the input too"
+            )
         return out.float().cpu()
 
     try:
@@ -151,6 +170,21 @@ def _runner(name: str, module: nn.Module, x: torch.Tensor):
                 run(module, x, "cuda")
                 return lambda module, x, **arguments: run(module, x, "cuda", **arguments)
         raise InputError(f"{name} fails on an input of shape {tuple(x.shape)}: {sentence(error)}") from error
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _apart_in_a_batch(name: str, run, module: nn.Module, x: torch.Tensor, out: torch.Tensor) -> None:
+    """A sequence must give what it gives alone, whatever else is in its batch."""
+    other = torch.randn(x.shape, generator=torch.Generator().manual_seed(5))
+    together = run(module, torch.cat((other, x)))
+    if together.shape[0] != 2 or _differ(together[1:], out):
+        raise InputError(
+            f"{name} mixes the sequences of a batch: the output for one depends on another; inputs are (batch, steps, hidden_size), "
+            "batch first"
+        )
 
 
 def _causal(name: str, run, module: nn.Module, x: torch.Tensor, out: torch.Tensor) -> None:
@@ -175,7 +209,7 @@ def _causal(name: str, run, module: nn.Module, x: torch.Tensor, out: torch.Tenso
         out = run(module, x)
 
 
-def _decodes(name: str, run, module: nn.Module, x: torch.Tensor) -> None:
+def _decodes(name: str, run, module: nn.Module, x: torch.Tensor, layer: int) -> None:
     """In pieces, each going on from the cache, the sequence must give what it gives at once."""
     whole, cache, pieces = run(module, x), DecodingCache(), []
     half = x.shape[1] // 2
@@ -189,9 +223,9 @@ def _decodes(name: str, run, module: nn.Module, x: torch.Tensor) -> None:
                 f"{name} takes past_key_values and fails on a piece of {piece.shape[1]} steps with it: {sentence(error)}"
             ) from error
         seen = sum(part.shape[1] for part in pieces)
-        if cache.get_seq_length() != seen:
+        if cache.get_seq_length(layer) != seen:
             raise InputError(
-                f"{name} takes past_key_values, and after {seen} steps its cache says {cache.get_seq_length()}: call "
+                f"{name} takes past_key_values, and after {seen} steps its cache says {cache.get_seq_length(layer)}: call "
                 "past_key_values.update(..., layer_idx=layer_idx, offset=steps of this call) once in each call"
             )
     if _differ(whole, torch.cat(pieces, 1)):
