@@ -228,9 +228,7 @@ def _dots(plt, rows, gaps, memoryless, task, recipe, file: Path):
     rows = sorted(rows, key=lambda row: row["scores"]["test"]["accuracy"])
     fig, axes = plt.subplots(figsize=(8.5, 1.6 + 0.27 * len(rows)))
     axes.axvline(100 * memoryless, color=FAINT, lw=1, ls="--", zorder=1)
-    axes.text(
-        100 * memoryless, len(rows) - 0.3, "letter alone, no memory", fontsize=8, color=FAINT, ha="center", va="bottom"
-    )
+    axes.text(100 * memoryless + 0.6, len(rows) - 0.3, "letter alone, no memory", fontsize=8, color=FAINT, va="bottom")
     shades = plt.get_cmap("viridis")
     for i, split in enumerate(splits):
         x = [100 * row["scores"][split]["accuracy"] for row in rows]
