@@ -79,3 +79,11 @@ def test_a_model_too_large_for_memory_is_one_sentence():
 def test_an_empty_batch_is_one_sentence(mixer, shape):
     with pytest.raises(InputError, match=f"{shape[0]} sequences of {shape[1]} steps; both must be at least 1"):
         model(mixer)(input_ids=torch.zeros(shape, dtype=torch.long))
+
+
+@pytest.mark.parametrize("mlp", [True, False])
+def test_the_mlp_of_a_whole_stack_is_not_to_choose(mlp):
+    import selectivbench_hf as sb
+
+    with pytest.raises(InputError, match=f"mlp is {mlp}, and mixer 'gpt' has blocks of its own"):
+        sb.SelectivBenchConfig.for_task(sb.get_task("lite"), mixer="gpt", hidden_size=16, mlp=mlp)

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 from ..errors import InputError, unknown
 from .loading import check_config
 from .mixer import heads_for
-from .mixers import check_mixer
+from .mixers import check_mixer, get_mixer
 
 BLOCKS = ("matched", "paper")
 OBJECTIVES = ("classification", "prediction")
@@ -165,6 +165,10 @@ class SelectivBenchConfig(PreTrainedConfig):
                 raise unknown("model field", name, allowed)
         config = cls(mixer=mixer, **{**task_fields(task), **fields})
         check_mixer(config.mixer, config.hidden_size, config.num_heads, config.mixer_kwargs)
+        if config.mlp is not None and get_mixer(config.mixer).whole:
+            raise InputError(
+                f"mlp is {config.mlp}, and mixer {config.mixer!r} has blocks of its own, MLP included: leave mlp out"
+            )
         return config
 
 
