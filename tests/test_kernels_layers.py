@@ -48,7 +48,7 @@ def test_layers_equal_flas_kernels(name):
 @pytest.mark.slow
 def test_the_recordings_are_what_fla_computes(tmp_path):
     script = Path(__file__).parent / "fla_interpreter.py"
-    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=900)
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=7200)
     for name in CASES:
         old, new = load_file(RECORDINGS / f"{name}.safetensors"), load_file(tmp_path / f"{name}.safetensors")
         assert set(old) == set(new)
