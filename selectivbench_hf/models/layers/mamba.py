@@ -1,18 +1,19 @@
 """Mamba as a layer of ours: fla's parameters, our scan."""
 
 import fla.layers.mamba
-from fla.layers.utils import get_layer_cache, update_layer_cache
 
 from ...kernels.mamba import mamba_forward
-from .mamba2 import quiet, rows_from, turn_state_space
+from .mamba2 import StateSpace, quiet, rows_from, turn_state_space
 
 
-class Mamba(fla.layers.mamba.Mamba):
+class Mamba(StateSpace, fla.layers.mamba.Mamba):
     """fla's Mamba with the selective scan of this package on the CPU, and of mamba_ssm on CUDA where that is installed.
 
     fla itself has mamba_ssm's kernels or a loop in plain torch, whose backward is quadratic in the length. Parameters, their names and
     their initialisation are fla's; the knobs take parameters out, or set others.
     """
+
+    scan = staticmethod(mamba_forward)
 
     def __init__(self, decay="learned", initial_decay=None, use_short_conv=True, use_output_gate=True, **kwargs):
         with quiet(fla.layers.mamba):
@@ -20,20 +21,3 @@ class Mamba(fla.layers.mamba.Mamba):
         turn_state_space(self, self.dt_proj.bias[:, None], decay, initial_decay, use_short_conv)
         if not use_output_gate:
             self.in_proj = rows_from(self.in_proj, 0, self.intermediate_size)
-
-    def forward(
-        self,
-        hidden_states,
-        attention_mask=None,
-        past_key_values=None,
-        use_cache=False,
-        output_attentions=False,
-        **kwargs,
-    ):
-        """(B, T, hidden) -> (B, T, hidden), None, the cache."""
-        last_state = get_layer_cache(self, past_key_values)
-        output, conv_state, state = mamba_forward(self, hidden_states, last_state, use_cache, attention_mask)
-        update_layer_cache(
-            self, past_key_values, recurrent_state=state, conv_state=conv_state, offset=hidden_states.shape[1]
-        )
-        return output, None, past_key_values

@@ -49,20 +49,8 @@ def rows_from(linear: nn.Linear, first: int, count: int) -> nn.Linear:
     return part
 
 
-class Mamba2(fla.layers.mamba2.Mamba2):
-    """fla's Mamba-2, its scan run as simple gated linear attention on every device.
-
-    fla itself takes mamba_ssm's kernels where they are installed and else a scan in plain torch that is 100 times slower; one form
-    everywhere keeps results comparable. Parameters, their names and their initialisation are fla's; the knobs take parameters out, or
-    set others.
-    """
-
-    def __init__(self, decay="learned", initial_decay=None, use_short_conv=True, use_output_gate=True, **kwargs):
-        with quiet(fla.layers.mamba2):
-            super().__init__(**kwargs)
-        turn_state_space(self, dt_at_zero(self) + self.dt_bias, decay, initial_decay, use_short_conv)
-        if not use_output_gate:
-            self.in_proj = rows_from(self.in_proj, self.intermediate_size, self.conv_dim + self.num_heads)
+class StateSpace:
+    """The pass of a layer of Mamba's kin: `scan(layer, x, last state, use_cache, attention_mask)` is all that differs."""
 
     def forward(
         self,
@@ -75,8 +63,26 @@ class Mamba2(fla.layers.mamba2.Mamba2):
     ):
         """(B, T, D) -> (B, T, D), None, the cache."""
         last_state = get_layer_cache(self, past_key_values)
-        output, conv_state, ssm_state = ssd_forward(self, hidden_states, last_state, use_cache, attention_mask)
+        output, conv_state, state = type(self).scan(self, hidden_states, last_state, use_cache, attention_mask)
         update_layer_cache(
-            self, past_key_values, recurrent_state=ssm_state, conv_state=conv_state, offset=hidden_states.shape[1]
+            self, past_key_values, recurrent_state=state, conv_state=conv_state, offset=hidden_states.shape[1]
         )
         return output, None, past_key_values
+
+
+class Mamba2(StateSpace, fla.layers.mamba2.Mamba2):
+    """fla's Mamba-2, its scan run as simple gated linear attention on every device.
+
+    fla itself takes mamba_ssm's kernels where they are installed and else a scan in plain torch that is 100 times slower; one form
+    everywhere keeps results comparable. Parameters, their names and their initialisation are fla's; the knobs take parameters out, or
+    set others.
+    """
+
+    scan = staticmethod(ssd_forward)
+
+    def __init__(self, decay="learned", initial_decay=None, use_short_conv=True, use_output_gate=True, **kwargs):
+        with quiet(fla.layers.mamba2):
+            super().__init__(**kwargs)
+        turn_state_space(self, dt_at_zero(self) + self.dt_bias, decay, initial_decay, use_short_conv)
+        if not use_output_gate:
+            self.in_proj = rows_from(self.in_proj, self.intermediate_size, self.conv_dim + self.num_heads)
