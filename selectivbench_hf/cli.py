@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from . import __version__, task_flags
 from .console import BAD_PATH, Parser, Terminated, drop_output, path_of, prepare, print_table, seed, terminable
 from .console import number as _number
-from .errors import InputError, unknown
+from .errors import HubFailure, InputError, unknown
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except HubFailure as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
@@ -85,7 +88,7 @@ def _dispatch(argv) -> int:
 
 
 def _overview() -> str:
-    lines = [f"  {name:<10} {command.line}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<11} {command.line}" for name, command in COMMANDS.items()]
     return "\n".join(
         [
             "usage: selectivbench COMMAND [flags]      selectivbench COMMAND --help for its flags",
@@ -361,6 +364,14 @@ def _demo(argv) -> int:
     return run(argv)
 
 
+def _on_the_hub(name: str, line: str) -> Command:
+    """A command whose module, `hub/commands/NAME.py`, is imported when it is called."""
+    import importlib
+
+    module = lambda: importlib.import_module(f".hub.commands.{name}", __package__)
+    return Command(line, lambda arguments: module().run(arguments), lambda parser: module().flags(parser))
+
+
 COMMANDS = {
     "tasks": Command("the catalogue: levels written out, splits, sizes, states, entropies", _tasks, _tasks_flags),
     "models": Command("every mixer: what it is, what it costs, what it runs on here", _models, _models_flags),
@@ -376,6 +387,15 @@ COMMANDS = {
         _ceiling_flags,
     ),
     "evaluate": Command("the score of a saved model, computed again", _evaluate, forward=True),
+    "push": _on_the_hub("push", "tasks published as a data set on the Hub, in one commit, with a tag"),
+    "verify": _on_the_hub(
+        "verify", "a published or built data set checked: hashes, disjoint splits, a sample drawn again"
+    ),
+    "sealed": _on_the_hub("sealed", "the test that a file of weights seals: its seed, its data, how to predict on it"),
+    "submit": _on_the_hub("submit", "runs or predictions scored again, on sealed tests too, and published on the Hub"),
+    "replay": _on_the_hub("replay", "a submission trained again from its recorded command, and compared"),
+    "results": _on_the_hub("results", "push | pull | check: the data set of results, one row a run"),
+    "leaderboard": _on_the_hub("leaderboard", "the leaderboard as a page, from the Hub or a local folder"),
     "demo": Command("the main job at laptop size: five models trained and compared in minutes", _demo, forward=True),
 }
 

@@ -29,3 +29,7 @@ def unknown(kind: str, name: object, allowed: Iterable[str], where: str = "") ->
 
 class KernelMismatch(RuntimeError):
     """The kernels of a device compute something else than the CPU's; the text is one sentence."""
+
+
+class HubFailure(RuntimeError):
+    """The Hub could not be reached or failed; nothing is wrong with the request. Its text is one sentence; commands exit with 1."""

@@ -76,7 +76,7 @@ def _word(name, text):
 
 
 def _symbols(name, text):
-    allowed = 'a name such as digits, or a mapping such as \'{"dataset": NAME}\''
+    allowed = "a name such as digits, or a mapping such as '{\"dataset\": NAME}'"
     return _json(name, text, allowed) if text[:1] == "{" else text
 
 

@@ -8,7 +8,11 @@ state is a dict with `recurrent_state`, `attn_state` (tensors (B, T, ...) that g
 import torch
 
 PARTS = ("recurrent_state", "attn_state", "conv_state", "ffn_state")
-STATE = ("recurrent_state", "attn_state", "ffn_state")  # what counts as state: not the few last inputs of a short convolution
+STATE = (
+    "recurrent_state",
+    "attn_state",
+    "ffn_state",
+)  # what counts as state: not the few last inputs of a short convolution
 
 
 class DecodingCache:
