@@ -50,9 +50,8 @@ def api():
 def told(doing: str, repo: str) -> Iterator[None]:
     """Turn what huggingface_hub raises into InputError (the request is at fault), HubFailure (the Hub or the network is) or Stale.
 
-    `doing`: the rest of the sentence "cannot ...", such as "push to"; `repo` follows it.
+    `doing`: the rest of the sentence "cannot ...", such as "push to"; `repo` follows it. (huggingface_hub's own HTTPError is that of its HTTP client.)
     """
-    import httpx
     from huggingface_hub import errors
 
     cannot = f"cannot {doing} {repo}"
@@ -78,7 +77,7 @@ def told(doing: str, repo: str) -> Iterator[None]:
         ) from None
     except errors.HfHubHTTPError as error:
         raise _http(cannot, error) from None
-    except (httpx.HTTPError, ConnectionError, TimeoutError) as error:
+    except (errors.HTTPError, ConnectionError, TimeoutError) as error:
         raise HubFailure(
             f"{cannot}: no connection to the Hub ({_first_line(error)}); a rerun goes on where this stopped"
         ) from None
