@@ -26,6 +26,7 @@ _PUBLIC = {
     "item_laws": "prediction",
     "train": "training",
     "StateTrainer": "trainer",
+    "sealed_task": "hub.sealed",
     "InputError": "errors",
     "SelectivBenchConfig": "models",
     "SelectivBenchForCausalLM": "models",

@@ -72,7 +72,7 @@ def read_json(text: str):
         return out
 
     def whole(digits):
-        if len(digits) > 20:
+        if len(digits) > 80:  # a sealed seed, 256 bits, has 78
             raise ValueError(f"a whole number of {len(digits):,} digits is too large")
         return int(digits)
 
