@@ -125,6 +125,17 @@ def _sizing(args, task, module):
     )
 
 
+def config_for(args, task, module=None):
+    """(the SelectivBenchConfig of the model that the arguments ask for, None with a module; models.sizing.Sizing where its width was looked for)."""
+    from .models import SelectivBenchConfig
+
+    sizing = _sizing(args, task, module)
+    if module is not None:
+        return None, sizing
+    width = args.hidden_size if sizing is None else sizing.hidden_size
+    return SelectivBenchConfig.for_task(task, hidden_size=width, **_model_fields(args)), sizing
+
+
 class _Run:
     """One run from start, or from a checkpoint, to its record."""
 
@@ -136,11 +147,9 @@ class _Run:
 
         self.task, self.accelerator, self.stop, self.device = task, accelerator, stop, accelerator.device
         self.plan = Plan.of(args, task.splits["train"], accelerator.num_processes)
-        self.sizing = _sizing(args, task, module)
+        config, self.sizing = config_for(args, task, module)
         torch.manual_seed(args.model_seed)  # the same on every process: the same first weights
         if module is None:
-            width = args.hidden_size if self.sizing is None else self.sizing.hidden_size
-            config = models.SelectivBenchConfig.for_task(task, hidden_size=width, **_model_fields(args))
             model = models.model_class(config)(config)
         elif args.tie_word_embeddings is not None:
             raise InputError("tie_word_embeddings is a choice of a mixer's model; a module has its own head")
