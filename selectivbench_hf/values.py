@@ -37,7 +37,7 @@ def plain_value(text: str, where: str):
         return int(text)
     if _GUESSED.fullmatch(text):
         raise InputError(
-            f"{where}: {str(text)!r} is read differently by different YAML readers; quote it if text is meant, or write true/false or a plain number"
+            f"{where}: {short(str(text))!r} is read differently by different YAML readers; quote it if text is meant, or write true/false or a plain number"
         )
     if FLOAT.fullmatch(text):
         if not math.isfinite(float(text)):
@@ -67,7 +67,7 @@ def read_json(text: str):
         out = {}
         for key, value in items:
             if key in out:
-                raise ValueError(f"the key {key!r} stands twice")
+                raise ValueError(f"the key {short(key)!r} stands twice")
             out[key] = value
         return out
 
@@ -111,10 +111,11 @@ def load_yaml(path) -> dict:
         return {}
     if not isinstance(node, yaml.MappingNode):
         raise InputError(f"{path} must hold a mapping of argument names to values")
-    return _build(node, str(path))
+    return built(node, str(path))
 
 
-def _build(node, where, above=()):
+def built(node, where, above=()):
+    """The value of a composed YAML node, plain scalars as `Plain`. Doubled keys, tags and recursive aliases are refused."""
     import yaml
 
     if node in above:
@@ -128,11 +129,11 @@ def _build(node, where, above=()):
             if not isinstance(key, yaml.ScalarNode):
                 raise InputError(f"{where}: keys must be names")
             if key.value in out:
-                raise InputError(f"{where}: {key.value!r} stands twice")
-            out[key.value] = _build(value, f"{where}: {key.value}", above)
+                raise InputError(f"{where}: {short(key.value)!r} stands twice")
+            out[key.value] = built(value, f"{where}: {key.value}", above)
         return out
     if isinstance(node, yaml.SequenceNode):
-        return [_build(v, where, above) for v in node.value]
+        return [built(v, where, above) for v in node.value]
     if node.tag.startswith("!") or node.tag.startswith("tag:yaml.org,2002:python"):
         raise InputError(f"{where}: tags such as {node.tag!r} are not allowed")
     return Plain(node.value) if node.style is None else str(node.value)
