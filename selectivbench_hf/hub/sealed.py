@@ -102,15 +102,20 @@ def overlap(task, sealed) -> dict[str, int]:
 def gap_in_se(published: dict, sealed: dict) -> float | None:
     """Published minus sealed accuracy, in standard errors of the difference; None where one of them is over no items.
 
-    published, sealed: `accuracy`, `total`, and `low`, `high`, the 95 % bootstrap interval over sequences, from which the standard error is taken.
-    It is held to be at least one item's share: where all sequences score the same the bootstrap says 0.
+    published, sealed: scores as `standard_error` takes them, with `accuracy`.
     """
     if published["accuracy"] is None or sealed["accuracy"] is None:
         return None
-    squares = 0.0
-    for score in (published, sealed):
-        squares += max((score["high"] - score["low"]) / _NORMAL, 1 / score["total"]) ** 2
+    squares = standard_error(published) ** 2 + standard_error(sealed) ** 2
     return (published["accuracy"] - sealed["accuracy"]) / squares**0.5
+
+
+def standard_error(score: dict) -> float:
+    """The standard error of an accuracy, from `low` and `high`, its 95 % bootstrap interval over sequences, and `total`, its items.
+
+    It is held to be at least one item's share: where all sequences score the same the bootstrap says 0.
+    """
+    return max((score["high"] - score["low"]) / _NORMAL, 1 / score["total"])
 
 
 def lines(task, sealed) -> dict[str, str]:
