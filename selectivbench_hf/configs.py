@@ -16,7 +16,7 @@ MANIFEST_FORMAT = "selectivbench-build-1"
 TASK = "task.json"
 LONGEST_NAME = 100
 
-_DATA_FILE = re.compile(r"(train|validation|test|test_gap_[0-9]+)-[0-9]{5}-of-[0-9]{5}\.parquet")
+DATA_FILE = re.compile(r"(train|validation|test|test_gap_[0-9]+)-[0-9]{5}-of-[0-9]{5}\.parquet")
 
 
 def check_name(name) -> None:
@@ -82,7 +82,7 @@ def refuse_foreign(place: Path) -> None:
     manifest = read_manifest(place / MANIFEST)
     own = None if manifest is None else {MANIFEST, *files_of(manifest)}
     for name in names:
-        ours = name in own if own is not None else name in (MANIFEST, TASK) or _DATA_FILE.fullmatch(name)
+        ours = name in own if own is not None else name in (MANIFEST, TASK) or DATA_FILE.fullmatch(name)
         if not ours or not (place / name).is_file():
             raise _foreign(place, name)
     if names and not {MANIFEST, TASK} & set(names):  # other data sets name their files so, too

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from . import resources
 
@@ -15,6 +15,28 @@ NOISE_INTRODUCTION = (
 DEFAULT = "lite"  # what load_dataset takes without a name, as in builder.py
 # A folder without a whole config must not be loadable, and must say why: datasets quotes this name in its error.
 UNFINISHED = "unfinished_build__run_selectivbench_build_again"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the readers of a card load its data from: a folder, or with `tag` a repository on the Hub."""
+
+    path: str
+    tag: str | None = None
+
+    def load(self, config: str) -> str:
+        """The call of load_dataset."""
+        revision = "" if self.tag is None else f', revision="{self.tag}"'
+        return f'load_dataset("{self.path}", "{config}"{revision})'
+
+    def task(self, config: str) -> str:
+        """The expression for the config's task.json."""
+        if self.tag is None:
+            return f'"{self.path}/{config}/task.json"'
+        return f'hf_hub_download("{self.path}", "{config}/task.json", repo_type="dataset", revision="{self.tag}")'
+
+
+LOCAL = Source("./selectivbench")
 
 
 def facts(task) -> dict:
@@ -92,27 +114,43 @@ def column_types(task) -> dict[str, str]:
 
 def render(manifests: dict[str, dict]) -> str:
     """The whole README.md for the configs in `manifests` (name -> manifest); none: a card with which nothing loads."""
-    manifests = _in_order(manifests)
-    front = _front_matter(manifests)
+    manifests = in_order(manifests)
+    front = front_matter(manifests)
     if not manifests:
-        body = (
+        unfinished = (
             "# An unfinished build\n\nNo config here is whole. Run the same `selectivbench build ...` again: it removes what an interrupted build "
             "left and makes the rest.\n"
         )
-        return f"---\n{front}---\n{MARKER}\n\n{body}"
+        return f"---\n{front}---\n{MARKER}\n\n{unfinished}"
+    return f"---\n{front}---\n{MARKER}\n\n{body(manifests, LOCAL)}"
+
+
+def body(manifests: dict[str, dict], source: Source, notes: str = "") -> str:
+    """What stands below the front matter; `notes` follows the line that loads the data."""
+    manifests = in_order(manifests)
     first = next(iter(manifests.values()))
     values = {
         "data_version": first["data_version"],
-        "sections": "\n\n".join(_sections(manifests)),
+        "load": source.load(_example(manifests))
+        + ("  # this folder's path, from where you run" if source == LOCAL else ""),
+        "notes": notes,
+        "sections": "\n\n".join(_sections(manifests, source)),
+        "fingerprints": _fingerprints_table(manifests),
         "hashes": _hashes_table(manifests),
         "hash_recipe": resources.text("dataset_cards/content_hash.py").rstrip("\n"),
-        "example": next((n for n in manifests if "noisy" in n), next(iter(manifests))),
     }
-    body = fill(resources.text("dataset_cards/dataset_card.md"), values)
-    return f"---\n{front}---\n{MARKER}\n\n{body}"
+    return fill(resources.text("dataset_cards/dataset_card.md"), values)
 
 
-def _sections(manifests) -> list[str]:
+HEADLINE = "te3_noisy_gaps"  # the task named first, where several are named
+
+
+def _example(manifests) -> str:
+    noisy = (n for n in manifests if n.endswith("_noisy_gaps"))
+    return HEADLINE if HEADLINE in manifests else next(noisy, next(iter(manifests)))
+
+
+def _sections(manifests, source) -> list[str]:
     """What there is to say about each family of tasks that the folder holds: configs, columns, law, scoring, citation."""
     out = []
     for family, template, table in (
@@ -123,8 +161,24 @@ def _sections(manifests) -> list[str]:
         if own:
             values = {"configs": table(own), "changes": _changes(own), "columns": _columns_table(own)}
             values |= {"noise_recipe": _noise_recipe(own), "ceilings": _ceilings_table(own)}
+            values |= _example_values(own, source)
             out.append(fill(resources.text(template).rstrip("\n"), values))
     return out
+
+
+def _example_values(manifests, source) -> dict[str, str]:
+    """What the runnable examples of a family's section say of its example config."""
+    name = _example(manifests)
+    manifest = manifests[name]
+    return {
+        "load": source.load(name),
+        "task": source.task(name),
+        "import": "" if source.tag is None else "\nfrom huggingface_hub import hf_hub_download",
+        "fingerprint": manifest["fingerprint"],
+        "symbols": str(manifest["card"]["symbols"]),
+        "states": str(manifest["card"].get("states")),
+        "seen": str(min(1_000, manifest["splits"]["train"]["num_sequences"])),
+    }
 
 
 def family_of(manifest) -> str:
@@ -137,7 +191,8 @@ def fill(template: str, values: dict[str, str]) -> str:
     return re.sub(r"\{\{ (\w+) \}\}", lambda match: values[match[1]], template)
 
 
-def _in_order(manifests):
+def in_order(manifests: dict[str, dict]) -> dict[str, dict]:
+    """The configs in the catalogue's order, seeds of a task behind it, other names last."""
     from .tasks import task_names
 
     names = task_names()
@@ -150,18 +205,20 @@ def _in_order(manifests):
     return {name: manifests[name] for name in sorted(manifests, key=key)}
 
 
-def _front_matter(manifests) -> str:
+def front_matter(manifests: dict[str, dict]) -> str:
+    """The card's YAML, without the lines of dashes: what `load_dataset` and the Hub read."""
     import yaml
 
     if not manifests:
         return yaml.safe_dump(
             {"configs": [{"config_name": UNFINISHED, "data_files": f"{UNFINISHED}.parquet"}]}, sort_keys=False
         )
-    largest = max(sum(s["num_sequences"] for s in m["splits"].values()) for m in manifests.values())
-    sizes = [(1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M")]
+    rows = sum(s["num_sequences"] for m in manifests.values() for s in m["splits"].values())
     data = {
         "pretty_name": "SelectivBench",
         "license": "apache-2.0",
+        "annotations_creators": ["machine-generated"],
+        "source_datasets": ["original"],
         "task_categories": ["token-classification"],
         "tags": [
             "synthetic",
@@ -173,11 +230,21 @@ def _front_matter(manifests) -> str:
             "long-range",
             *(["associative-recall"] if any(family_of(m) == "recall" for m in manifests.values()) else []),
         ],
-        "size_categories": [next((label for limit, label in sizes if largest < limit), "1M<n<10M")],
+        "size_categories": [next((label for limit, label in SIZES if rows < limit), "10M<n<100M")],
         "configs": [_config_entry(name, m) for name, m in manifests.items()],
         "dataset_info": [_info_entry(name, m) for name, m in manifests.items()],
     }
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=200)
+
+
+# The Hub's words for the number of rows of all configs together.
+SIZES = [
+    (1_000, "n<1K"),
+    (10_000, "1K<n<10K"),
+    (100_000, "10K<n<100K"),
+    (1_000_000, "100K<n<1M"),
+    (10_000_000, "1M<n<10M"),
+]
 
 
 def _config_entry(name, manifest) -> dict:
@@ -320,6 +387,13 @@ def _columns_table(manifests) -> str:
     return _table(
         ["column", "type", "content"],
         [[f"`{c}`", " or ".join(kinds[c]) + ("" if c == "example_id" else ", one a step"), says[c]] for c in columns],
+    )
+
+
+def _fingerprints_table(manifests) -> str:
+    return _table(
+        ["config", "data version", "fingerprint (SHA-256)"],
+        [[f"`{name}`", m["data_version"], f"`{m['fingerprint']}`"] for name, m in manifests.items()],
     )
 
 

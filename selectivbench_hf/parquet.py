@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 GROUP_BYTES = 8 << 20  # uncompressed, about: what a stream holds at a time
-FILE_ROWS = (
-    5_000  # a train split gets up to MAX_FILES files of at least so many rows, so that num_proc has something to share
-)
-MAX_FILES = 8
+# Train gets up to MAX_FILES files of at least FILE_ROWS rows, so that num_proc has something to share. No more than two: the published set is one
+# commit, and what the Hub's client sends at a time is 256 files.
+FILE_ROWS = 5_000
+MAX_FILES = 2
 
 
 def rows_per_group(task, split: str) -> int:
@@ -21,9 +21,9 @@ def rows_per_group(task, split: str) -> int:
 
 
 def file_ranges(task, split: str) -> list[tuple[int, int]]:
-    """(first row, end) of each file: several files in train, two in other splits, so that `num_proc` has something to share."""
+    """(first row, end) of each file: up to `MAX_FILES` in train, one in other splits."""
     rows = task.splits[split]
-    files = max(1, min(MAX_FILES, rows // FILE_ROWS)) if split == "train" else 2 if rows >= 500 else 1
+    files = max(1, min(MAX_FILES, rows // FILE_ROWS)) if split == "train" else 1
     each = -(-rows // files)
     return [(start, min(rows, start + each)) for start in range(0, rows, each)]
 

@@ -40,9 +40,11 @@ def repo_id(text: str, where: str) -> str:
 def api():
     """The client; its progress bars are ours to draw."""
     from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars
 
     from .. import __version__
 
+    disable_progress_bars()
     return HfApi(library_name="selectivbench-hf", library_version=__version__)
 
 
@@ -221,6 +223,25 @@ def guarded(attempt: Callable[[], object], say: Callable[[str], None], repo: str
     raise HubFailure(
         f"cannot commit to {repo}: others committed {COMMIT_TRIES} times in between; nothing was written, try again"
     )
+
+
+def is_private(repo: str, kind: str) -> bool:
+    """Whether a repository that can be seen is private."""
+    with told("read", repo):
+        return bool(api().repo_info(repo, repo_type=kind).private)
+
+
+def open_pull_requests(repo: str, kind: str, title: str) -> list[tuple[str, str]]:
+    """(address, commit SHA) of each open pull request of this title."""
+    with told("read the pull requests of", repo):
+        found = api().get_repo_discussions(
+            repo, repo_type=kind, discussion_type="pull_request", discussion_status="open"
+        )
+        return [
+            (d.url, api().repo_info(repo, repo_type=kind, revision=d.git_reference).sha)
+            for d in found
+            if d.title == title
+        ]
 
 
 def tag(repo: str, kind: str, name: str, revision: str) -> None:

@@ -1,0 +1,60 @@
+"""The data card of a published data set: what `build` says, loaded from the Hub, with a place for text written by hand.
+
+Text between `<!-- notes -->` and `<!-- /notes -->` is kept at the next push. The line above carries a hash of all the rest, so that a card which
+somebody has edited elsewhere is recognised and not overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from ..datacard import Source, body, front_matter, in_order
+from ..errors import InputError
+
+START, END = "<!-- notes -->", "<!-- /notes -->"
+_NO_HASH = "0" * 64
+
+
+def _mark(digest: str) -> str:
+    return (
+        f"<!-- Made by `selectivbench push` (sha256 {digest} without the notes). Write between the two marks called notes; "
+        "a card edited elsewhere is not replaced. -->"
+    )
+
+
+_MARK = re.compile(re.escape(_mark("HASH")).replace("HASH", "([0-9a-f]{64})"))
+
+
+def render(manifests: dict[str, dict], repo: str, tag: str, notes: str = "\n") -> str:
+    """The card of `repo` at `tag` for its configs (name -> manifest); `notes`: all that stands between the marks of notes."""
+    manifests = in_order(manifests)
+    text = body(manifests, Source(repo, tag), notes=f"\n{START}{notes}{END}\n")
+    card = f"---\n{front_matter(manifests)}---\n{_mark(_NO_HASH)}\n\n{text}"
+    return card.replace(_mark(_NO_HASH), _mark(_digest(card)), 1)
+
+
+def notes_of(card: str, where: str) -> str:
+    """What a published card holds between the marks of notes; an InputError where it was edited anywhere else, or is none of ours."""
+    card = card.replace("\r\n", "\n")
+    marks = _MARK.findall(card)
+    if len(marks) != 1 or card.count(START) != 1 or card.count(END) != 1 or card.index(START) > card.index(END):
+        why = (
+            "was not written by `selectivbench push`"
+            if not marks
+            else "lacks the marks of its notes, or has them twice"
+        )
+        raise InputError(f"{where} {why} and would be replaced; --replace_card does that")
+    if marks[0] != _digest(card):
+        raise InputError(
+            f"{where} was edited outside of its notes, and the edit would be lost; move the text between {START} and {END}, "
+            "or replace the card by --replace_card"
+        )
+    return card.split(START)[1].split(END)[0]
+
+
+def _digest(card: str) -> str:
+    """SHA-256 of a card without its notes and without the hash itself."""
+    head, _, rest = card.partition(START)
+    bare = _MARK.sub(_mark(_NO_HASH), head) + rest.partition(END)[2]
+    return hashlib.sha256(bare.encode()).hexdigest()
