@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputError
 from . import sealed as sealing
+from .row_making import score_entries
 
 TOLERANCE = 0.001  # share of a split's items in which another kernel backend may differ from the record
-_SCORE = ("correct", "total", "sequences", "accuracy")
 
 
 class NotReproduced(RuntimeError):
@@ -26,12 +25,9 @@ class Scored:
     weights          the file whose SHA-256 is `sealed_seed`
     scores           published split -> correct, total, sequences, accuracy, low, high (95 %, over sequences)
     sealed_scores    the same of the sealed test splits
-    gap_in_se        published minus sealed accuracy of `test`, in standard errors
     record           the run's record; None for predictions
     config           the config.json beside the weights; None for a module of somebody else's, and for predictions
     max_sequences    only so many sequences of each split were scored; None: all
-    backend, device  what the scores were computed with; None for predictions
-    flags            sentences about what is doubtful
     """
 
     task: object
@@ -42,28 +38,6 @@ class Scored:
     record: dict | None = None
     config: Path | None = None
     max_sequences: int | None = None
-    backend: str | None = None
-    device: str | None = None
-    flags: list[str] = field(default_factory=list)
-
-    def __post_init__(self):
-        self.gap_in_se = sealing.gap_in_se(self.scores["test"], self.sealed_scores["test"])
-        if self.gap_in_se is not None and abs(self.gap_in_se) > sealing.GAP_LIMIT:
-            higher = "published" if self.gap_in_se > 0 else "sealed"
-            self.flags.append(
-                f"the accuracy on the {higher} test is higher by {abs(self.gap_in_se):.1f} standard errors, more than chance explains"
-            )
-        if self.max_sequences is not None:
-            self.flags.append(f"partial: only the first {self.max_sequences:,} sequences of each split were scored")
-
-
-def compact(scores: dict) -> dict:
-    """Split -> counts, accuracy and its 95 % interval as `low`, `high`, of what `evaluate` returns."""
-    out = {}
-    for split, score in scores.items():
-        low, high = score["interval"] or (None, None)
-        out[split] = {**{key: score[key] for key in _SCORE}, "low": low, "high": high}
-    return out
 
 
 def score_run(where: str, module=None, say=None) -> Scored:
@@ -110,21 +84,18 @@ def score_run(where: str, module=None, say=None) -> Scored:
         task,
         folder / "model.safetensors",
         seed,
-        compact(scores),
-        compact(sealed_scores),
+        score_entries(scores),
+        score_entries(sealed_scores),
         record,
         folder / "config.json" if own and ":" not in model.config.mixer else None,
         maximum,
-        backend,
-        device_name(device),
-        list(record["training"]["notes"]),
     )
 
 
 def open_run(where: str) -> tuple[Path, dict, object]:
     """(folder of the saved model, record, task) of a finished run; InputError, one sentence, for any other."""
     from ..saved import how_it_ended, open_saved
-    from ..tasks import get_task
+    from ..tasks import get_task, task_names
 
     cannot = f"{where} cannot be submitted"
     if not Path(where).is_dir():
@@ -145,6 +116,10 @@ def open_run(where: str) -> tuple[Path, dict, object]:
     if place is None:
         raise InputError(f"{cannot}: task.json is missing, which says what it was trained on")
     task = get_task(place)
+    if task.name not in task_names():
+        raise InputError(
+            f"{cannot}: {task.name} is no task of the catalogue, so there is no table that it could stand in"
+        )
     if task.fingerprint != record["task"]["fingerprint"]:
         raise InputError(
             f"{cannot}: {place} is of another task than its record (fingerprint {task.fingerprint[:12]}, recorded "
@@ -238,19 +213,3 @@ def load_module(text: str):
     if not callable(getattr(module, name, None)):
         raise InputError(f"--module: {path} has no {name} that is a torch.nn.Module or a function (task) -> module")
     return getattr(module, name)
-
-
-def validation_accuracy(record: dict) -> float | None:
-    """The accuracy on validation by which the submitted model was chosen."""
-    return record["scores"].get("validation", {}).get("accuracy")
-
-
-def clean_record(record: dict) -> dict:
-    """The record as it is published: without the paths of the machine that it was made on."""
-    out = json.loads(json.dumps(record))
-    out["arguments"]["output_dir"] = None
-    task = out["arguments"].get("task")
-    if isinstance(task, str) and (task.endswith(".json") or "/" in task):
-        out["arguments"]["task"] = "task.json"
-    out["hardware"].pop("platform", None)
-    return out

@@ -99,17 +99,6 @@ def overlap(task, sealed) -> dict[str, int]:
     return out
 
 
-def gap_in_se(published: dict, sealed: dict) -> float | None:
-    """Published minus sealed accuracy, in standard errors of the difference; None where one of them is over no items.
-
-    published, sealed: scores as `standard_error` takes them, with `accuracy`.
-    """
-    if published["accuracy"] is None or sealed["accuracy"] is None:
-        return None
-    squares = standard_error(published) ** 2 + standard_error(sealed) ** 2
-    return (published["accuracy"] - sealed["accuracy"]) / squares**0.5
-
-
 def standard_error(score: dict) -> float:
     """The standard error of an accuracy, from `low` and `high`, its 95 % bootstrap interval over sequences, and `total`, its items.
 

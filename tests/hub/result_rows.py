@@ -4,7 +4,7 @@ import functools
 import hashlib
 import json
 
-from selectivbench_hf.hub.sealed import gap_in_se
+from selectivbench_hf.hub.rows import gap_in_se
 from selectivbench_hf.tasks import get_task
 
 GRID = [
