@@ -233,7 +233,7 @@ def _entry(rows: list[dict], replays: list[dict]) -> tuple[Entry, list[Apart]]:
         faults = tracks.closed_faults(rows, replays)
     first = rows[0]
     same = lambda key: first[key] if all(row[key] == first[key] for row in rows) else None
-    sealed = _score(rows, "sealed_accuracy", "sealed")
+    sealed = score(rows, "sealed_accuracy", "sealed")
     counts = _counts(rows)
     gaps = [row["gap_in_se"] for row in rows if row["gap_in_se"] is not None]
     entry = Entry(
@@ -252,7 +252,7 @@ def _entry(rows: list[dict], replays: list[dict]) -> tuple[Entry, list[Apart]]:
         track="open" if faults else "closed",
         tier=tracks.tier(rows),
         sealed=sealed,
-        published=_score(rows, "accuracy", "accuracy"),
+        published=score(rows, "accuracy", "accuracy"),
         splits=_splits(rows),
         sealed_grammar=tracks.sealed_grammar([*rows, *replays]),
         gap_in_se=max(gaps, key=abs) if gaps else None,
@@ -298,7 +298,8 @@ def _exact(values) -> Fraction:
     return sum(map(Fraction, values), Fraction(0)) / len(values)
 
 
-def _score(rows, key: str, interval: str) -> Score | None:
+def score(rows, key: str, interval: str) -> Score | None:
+    """The Score of one model's runs on one task by their field `key`, whose interval is in `interval`_low and _high; None where a run lacks it."""
     groups = _by_grammar(rows, lambda row: row[key])
     if groups is None:
         return None
