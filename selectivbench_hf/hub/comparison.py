@@ -1,6 +1,7 @@
 """When two scores of one thing agree: weights scored twice, a command trained twice, a grammar that nobody knew.
 
 A *score* is what a row keeps of one split: `correct`, `total`, `sequences`, `accuracy`, and `low`, `high`, the 95 % bootstrap interval over sequences.
+Where an interval decides, give scores that were computed here: a row may claim any interval, and a wide one would hide a difference.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ def scored_again(split: str, old: dict, new: dict, same: bool) -> Finding:
     return Finding("scored again", split, old["accuracy"], new["accuracy"], None, verdict, rule)
 
 
+def apart(old: dict, new: dict | None) -> bool:
+    """Whether two scores of the same split have other counts."""
+    return new is None or (old["correct"], old["total"]) != (new["correct"], new["total"])
+
+
 def trained_again(split: str, old: dict, new: dict, spread: float | None = None) -> Finding:
     """One command trained twice.
 
@@ -71,7 +77,7 @@ def trained_again(split: str, old: dict, new: dict, spread: float | None = None)
     """
     if (fault := missing("trained again", split, old, new)) is not None:
         return fault
-    if new["correct"] == old["correct"]:
+    if not apart(old, new):
         return Finding("trained again", split, old["accuracy"], new["accuracy"], 0.0, EQUAL, "every count the same")
     error = (standard_error(old) ** 2 + standard_error(new) ** 2 + 2 * (spread or 0.0) ** 2) ** 0.5
     in_se = (new["accuracy"] - old["accuracy"]) / error

@@ -139,6 +139,15 @@ class Run:
     def weights_sha256(self) -> str:
         return sha256(self.weights)
 
+    def predicted(self) -> dict[str, dict]:
+        """Published and (with the prefix `sealed/`) sealed test split -> score of the run's file of predictions."""
+        from . import predictions
+
+        name = submission.run_file(self.row["run_id"], submission.PREDICTIONS)
+        path = self.files.path(name, predictions.MOST_BYTES)
+        published, sealed = predictions.score_file(path, self.task, self.row["sealed_seed"])
+        return published | {predictions.PREFIX + split: score for split, score in sealed.items()}
+
     def config(self):
         """The SelectivBenchConfig in config.json: this class's own fields alone, a mixer of this package, a size that can be built."""
         from ..models.configuration import SelectivBenchConfig, own_fields
