@@ -25,6 +25,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, argv):
         known, rest = self.parse_known_args(argv)
+        self.refuse(rest)
+        return known
+
+    def refuse(self, rest: Sequence[str]) -> None:
+        """InputError where arguments are left over."""
         if rest:
             name = rest[0].split("=")[0]
             if name.startswith("-"):
@@ -32,7 +37,6 @@ class Parser(argparse.ArgumentParser):
                     "flag", name, [o for a in self._actions for o in a.option_strings if o.startswith("--")], self.prog
                 )
             raise InputError(f"{self.prog}: unexpected argument {rest[0]!r}")
-        return known
 
 
 def number(text: str) -> int:

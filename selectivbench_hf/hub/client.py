@@ -158,6 +158,12 @@ def files(repo: str, kind: str, revision: str) -> dict[str, dict]:
         }
 
 
+def history(repo: str, kind: str, revision: str) -> list[tuple[str, str]]:
+    """(commit SHA, title) of a revision and all commits before it, the newest first."""
+    with told("read the history of", repo):
+        return [(c.commit_id, c.title) for c in api().list_repo_commits(repo, repo_type=kind, revision=revision)]
+
+
 def fetch(repo: str, kind: str, path: str, revision: str, limit: int | None = None) -> Path:
     """A file at a commit SHA, downloaded into the Hub's cache (content there is keyed by commit, so it cannot be another revision's).
 
