@@ -10,9 +10,9 @@ import re
 
 from ..errors import InputError, unknown
 from ..tasks import DATA_VERSION, get_task, task_names
+from .sealed import GAP_LIMIT, standard_error
 from .untrusted import shown
 
-SIGNIFICANT = 4.0  # standard errors between the published and the sealed test
 ABOVE_CEILING = 3.0  # standard errors
 ROUNDING = 1e-9
 _SCORES = ("scores", "sealed_scores", "sealed_grammar_scores")
@@ -130,11 +130,6 @@ def _check_trust(row, where):
 # -- doubts --------------------------------------------------------------------------------------------------------------
 
 
-def standard_error(low: float, high: float) -> float:
-    """Of an accuracy, from its 95 % interval."""
-    return (high - low) / (2 * 1.959964)
-
-
 def gap_in_se(published: dict, sealed: dict) -> float | None:
     """Published minus sealed accuracy in standard errors of the difference, from two entries of scores; None where either lacks something.
 
@@ -145,8 +140,8 @@ def gap_in_se(published: dict, sealed: dict) -> float | None:
     if any(score[key] is None for score in both for key in ("accuracy", "low", "high")):
         return None
     pooled = (sum(s["correct"] for s in both) + 0.5) / (sum(s["total"] for s in both) + 1)
-    variance = sum(max(standard_error(s["low"], s["high"]) ** 2, pooled * (1 - pooled) / s["total"]) for s in both)
-    return (published["accuracy"] - sealed["accuracy"]) / math.sqrt(variance)
+    squares = sum(max(standard_error(s) ** 2, pooled * (1 - pooled) / s["total"]) for s in both)
+    return (published["accuracy"] - sealed["accuracy"]) / math.sqrt(squares)
 
 
 def doubts(row: dict, ceiling: float | None = None) -> list[str]:
@@ -163,10 +158,10 @@ def doubts(row: dict, ceiling: float | None = None) -> list[str]:
     elif "test" in scores and "test" in sealed:
         gaps = [g for g in (row["gap_in_se"], gap_in_se(scores["test"], sealed["test"])) if g is not None]
         widest = max(gaps, key=abs, default=0.0)
-        if abs(widest) > SIGNIFICANT:
+        if abs(widest) > GAP_LIMIT:
             out.append(
                 f"The published and the sealed test differ by {abs(widest):.1f} standard errors "
-                f"({scores['test']['accuracy']:.2%} and {sealed['test']['accuracy']:.2%}); chance gives no more than {SIGNIFICANT:.0f}."
+                f"({scores['test']['accuracy']:.2%} and {sealed['test']['accuracy']:.2%}); chance gives no more than {GAP_LIMIT}."
             )
     if row["date"] > (datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)).date().isoformat():
         out.append(f"The date {row['date']} is in the future.")
@@ -225,7 +220,7 @@ def _doubts_of_height(row, scores, sealed, ceiling) -> list[str]:
         if score is None or score["accuracy"] is None or score["low"] is None:
             continue
         independent = math.sqrt(best * (1 - best) / score["total"])
-        error = max(standard_error(score["low"], score["high"]), independent)
+        error = max(standard_error(score), independent)
         if score["accuracy"] > best + ABOVE_CEILING * error + ROUNDING:
             out.append(
                 f"The accuracy on the {what} test, {score['accuracy']:.2%}, is more than {ABOVE_CEILING:.0f} standard errors above the "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 
@@ -10,6 +11,9 @@ from ..errors import InputError
 from . import row_checks, row_format
 
 _OF_THE_MACHINE = ("output_dir", "resume", "tracker")
+# of the training arguments: what says nothing about what is learned, or is written otherwise
+_NO_MATTER = (*_OF_THE_MACHINE, "task", "task_kwargs", "num_processes", "mixed_precision", "eval_splits", "detail")
+_NO_MATTER += ("logging_steps", "save_steps", "save_total_limit", "self_check")
 
 
 def score_entries(scores: Mapping[str, Mapping]) -> dict[str, dict]:
@@ -36,45 +40,77 @@ def row_of(record: dict, task, *, scores: Mapping | None = None, **known) -> dic
     Raises:
         InputError: where the record is of another task, or the row would not be sound.
     """
+    said = recorded(record, task)
+    scores = record["scores"] if scores is None else scores
+    if "validation" in scores:
+        said["validation_accuracy"] = scores["validation"]["accuracy"]
+    return make_row(
+        task, scores=scores, **{**said, **known, "flags": [*_doubts_of_run(record), *known.get("flags", ())]}
+    )
+
+
+def recorded(record: dict, task) -> dict:
+    """The fields of a row that a result record alone decides, JSON fields as values."""
     if record["task"]["fingerprint"] != task.fingerprint:
         raise InputError(
             f"the record of run {record['run_id']} is of another task than {task.name}: their fingerprints differ"
         )
     model, config, training = record["model"], record["model"]["config"], record["training"]
     evaluation, arguments = record["evaluation"], record["arguments"]
-    scores = record["scores"] if scores is None else scores
-    return make_row(
-        task,
-        **{
-            "run_id": record["run_id"],
-            "objective": evaluation.get("objective", "classification"),
-            "model_seed": record["seeds"]["model"],
-            "data_seed": record["seeds"]["data"],
-            **_of_mixer(arguments["mixer"] if config else None),
-            "mixer": model["name"],
-            "block": arguments["block"] if config else None,
-            "mixer_kwargs": arguments["mixer_kwargs"] if config else None,
-            "hidden_size": config["hidden_size"] if config else None,
-            "num_hidden_layers": config["num_hidden_layers"] if config else None,
-            "parameters": model["parameters"],
-            "state_size": model["state_size"] if type(model["state_size"]) is int else None,
-            "train_sequences": training["sequences"],
-            "batch_size": training["global_batch"],
-            "learning_rate": arguments["learning_rate"],
-            "epochs_of_train": training["sequences"] / task.splits["train"],
-            "arguments": _shareable(arguments),
-            "kernel_backend": model["kernel_backend"],
-            "device": record["hardware"]["device"],
-            "precision": training["precision"],
-            "versions": record["versions"],
-            "max_sequences": evaluation["max_sequences"],
-            "validation_accuracy": _validation(record, scores),
-            "scores": scores,
-            "date": record["updated"][:10],
-            **known,
-            "flags": [*_doubts_of_run(record), *known.get("flags", ())],
-        },
-    )
+    own = config is not None
+    return {
+        "run_id": record["run_id"],
+        "objective": evaluation.get("objective", "classification"),
+        "grammar_seed": task.grammar_seed,
+        "sample_seed": task.sample_seed,
+        "model_seed": record["seeds"]["model"],
+        "data_seed": record["seeds"]["data"],
+        **_of_mixer(arguments["mixer"] if own else None),
+        "mixer": model["name"],
+        "block": arguments["block"] if own else None,
+        "mixer_kwargs": arguments["mixer_kwargs"] if own else None,
+        "hidden_size": config["hidden_size"] if own else None,
+        "num_hidden_layers": config["num_hidden_layers"] if own else None,
+        "parameters": model["parameters"],
+        "state_size": model["state_size"] if type(model["state_size"]) is int else None,
+        "train_sequences": training["sequences"],
+        "batch_size": training["global_batch"],
+        "learning_rate": arguments["learning_rate"],
+        "epochs_of_train": training["sequences"] / task.splits["train"],
+        "arguments": {**arguments, "task": _file_name(arguments["task"])} | dict.fromkeys(_OF_THE_MACHINE),
+        "command": retrain_command(record, task) if own else None,
+        "kernel_backend": model["kernel_backend"],
+        "device": record["hardware"]["device"],
+        "precision": training["precision"],
+        "versions": record["versions"],
+        "max_sequences": evaluation["max_sequences"],
+        "validation_accuracy": _validation(record),
+        "date": record["updated"][:10],
+    }
+
+
+def retrain_command(record: dict, task) -> str | None:
+    """The exact command that trains a run of one of our models again; None where no flag can say it (a grammar or a mixer from outside)."""
+    from ..arguments import kinds
+    from ..tasks import get_task, keywords_of, task_names
+
+    arguments, training = record["arguments"], record["training"]
+    if task.name not in task_names() or ":" in arguments["mixer"] or getattr(task, "custom_grammar", None) is not None:
+        return None
+    base, own = get_task(task.name).to_dict(), task.to_dict()
+    flags = {k: own[k] for k in keywords_of(task.name) if k in own and own[k] != base[k]}
+    flags |= {k: arguments[k] for k in kinds() if k in arguments and k not in _NO_MATTER}
+    flags["mixed_precision"] = "bf16" if "bf16" in training["precision"] else "no"
+    words = [
+        "accelerate",
+        "launch",
+        *(["--num_processes", str(training["processes"])] if training["processes"] > 1 else []),
+    ]
+    words += ["-m", "selectivbench_hf.training", "--task", task.name]
+    for name, value in flags.items():
+        if value not in (None, {}):
+            words += ["--" + name, value if isinstance(value, str) else row_format.canonical(value)]
+    return shlex.join(words)
 
 
 def make_row(task, *, scores: Mapping, sealed_scores: Mapping | None = None, flags=(), **known) -> dict:
@@ -134,18 +170,13 @@ def _of_mixer(name: str | None) -> dict:
     }
 
 
-def _shareable(arguments: dict) -> dict:
-    """Training arguments without what tells of the machine that ran them: no folders, of a task's file its name alone."""
-    out = {name: value for name, value in arguments.items() if name not in _OF_THE_MACHINE}
-    if isinstance(out["task"], str):
-        out["task"] = PureWindowsPath(PurePosixPath(out["task"]).name).name
-    return out
+def _file_name(task):
+    """A task's name, of a task's file the last part: folders tell of the machine that ran it."""
+    return PureWindowsPath(PurePosixPath(task).name).name if isinstance(task, str) else task
 
 
-def _validation(record, scores) -> float | None:
-    """Accuracy on validation of the weights that were scored: as scored, else as the run saw it at that step."""
-    if "validation" in scores:
-        return scores["validation"]["accuracy"]
+def _validation(record) -> float | None:
+    """Accuracy on validation of the weights that were scored, as the run saw it at that step."""
     step = record["evaluation"]["step"]
     seen = [entry.get("accuracy") for entry in record["evaluation"]["validation_history"] if entry["step"] == step]
     return seen[-1] if seen else None

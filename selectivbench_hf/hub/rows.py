@@ -24,7 +24,7 @@ from .row_format import (
     content,
     row_id,
 )
-from .row_making import make_row, row_of, score_entries
+from .row_making import make_row, recorded, row_of, score_entries
 from .untrusted import read_bytes, shown
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "from_parquet",
     "gap_in_se",
     "make_row",
+    "recorded",
     "row_id",
     "row_of",
     "score_entries",
