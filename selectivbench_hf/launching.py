@@ -111,8 +111,13 @@ def divide_threads(local_processes: int) -> int:
     return torch.get_num_threads()
 
 
-def leave(accelerator, together: bool = True) -> None:
-    """Close the process group of a command that is about to exit: left to the interpreter, gloo's threads may abort it."""
+def leave(accelerator, together: bool = True, close: bool = True) -> None:
+    """End the work of several processes: `together` in step, and with `close` for good, in a command that is about to exit.
+
+    Both keep a process from aborting at its exit. Left to the interpreter, gloo's threads may outlive it; and a thread that still frees
+    the tensors of the last collective when the interpreter ends aborts in freeing them ("terminate called without an active exception").
+    A barrier has no tensors and needs an answer from everybody, so that what came before it has been freed.
+    """
     if accelerator.num_processes > 1:
         import contextlib
 
@@ -121,7 +126,8 @@ def leave(accelerator, together: bool = True) -> None:
         with contextlib.suppress(Exception):
             if together:
                 torch.distributed.barrier()
-            torch.distributed.destroy_process_group()
+            if close:
+                torch.distributed.destroy_process_group()
 
 
 class Stopped(Exception):

@@ -101,8 +101,7 @@ def run(args: TrainingArguments, module=None, stop: StopFlag | None = None):
         finally:
             if args.tracker != "none":
                 accelerator.end_training()
-            if stop is not None:  # a command, about to exit; a notebook keeps its process group
-                leave(accelerator, together=ok)
+            leave(accelerator, together=ok, close=stop is not None)  # a notebook keeps its process group
 
 
 def _model_fields(args) -> dict:

@@ -363,6 +363,7 @@ import torch.distributed as dist
 means = [None, None]
 dist.all_gather_object(means, net.norm.running_mean.tolist())
 assert means[0] == means[1]
+dist.barrier()  # else this process may end while a gloo thread frees the tensors of the gathering, which aborts it
 dist.destroy_process_group()
 """
 
@@ -398,6 +399,7 @@ try:
     on_main(a, lambda: {}["no such key"])
 except Exception as error:
     print(a.process_index, type(error).__name__, error)
+a.wait_for_everyone()  # as above
 """
 
 
