@@ -34,7 +34,7 @@ WEIGHTS, CONFIG, RECORD, TASK, PREDICTIONS = (
 MOST_BYTES = 8 << 20  # of selectivbench.json
 MOST_RUNS = 500
 MOST_JSON = 4 << 20  # of a config.json, record.json or task.json
-_TAG = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}")
+TAG = re.compile(r"v[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -132,7 +132,7 @@ def _check_dataset(data, where: str) -> None:
         raise InputError(
             f"{where}.revision must be a commit SHA of 40 hex digits, got {untrusted.shown(data['revision'])}"
         )
-    if not isinstance(data["tag"], str) or not _TAG.fullmatch(data["tag"]):
+    if not isinstance(data["tag"], str) or not TAG.fullmatch(data["tag"]):
         raise InputError(f"{where}.tag must be a version such as 'v1.0.0', got {untrusted.shown(data['tag'])}")
 
 
