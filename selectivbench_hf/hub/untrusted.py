@@ -103,14 +103,14 @@ def strict_json(text, where: str, limit: int = JSON_BYTES):
     return bounded(value, where)
 
 
-def strict_yaml(text, where: str, limit: int = YAML_BYTES):
+def strict_yaml(text, where: str, limit: int = YAML_BYTES, nodes: int = YAML_NODES):
     """The value of one YAML document (str or UTF-8 bytes), types by `values.plain_value`: what YAML readers disagree about, such as a date
     without quotes, is refused; so are tags, anchors, aliases, merge keys and keys that stand twice."""
     import yaml
 
     text = _decoded(text, where, limit)
     try:
-        loader = _loader()(text)
+        loader = _loader(nodes)(text)
         try:
             node = loader.get_single_node()
         finally:
@@ -128,11 +128,11 @@ def strict_yaml(text, where: str, limit: int = YAML_BYTES):
 
 def _message(error) -> str:
     """The text of a parser's error, which may repeat the file."""
-    text = "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in str(error)[: 4 * SHOWN])
-    return text[: 3 * SHOWN]
+    text = "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in str(error)[: 8 * SHOWN])
+    return text[: 8 * SHOWN]
 
 
-def _loader():
+def _loader(most: int):
     """SafeLoader that composes plain nodes alone."""
     import yaml
 
@@ -149,8 +149,8 @@ def _loader():
             self.level, self.nodes = self.level + 1, self.nodes + 1
             if self.level > DEPTH:
                 raise InputError(f"{line}: it nests deeper than {DEPTH} levels")
-            if self.nodes > YAML_NODES:
-                raise InputError(f"{line}: it has more than {YAML_NODES:,} values")
+            if self.nodes > most:
+                raise InputError(f"{line}: it has more than {most:,} values")
             node = super().compose_node(parent, index)
             self.level -= 1
             if node.tag == "tag:yaml.org,2002:merge":
