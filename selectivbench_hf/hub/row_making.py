@@ -65,7 +65,7 @@ def recorded(record: dict, task) -> dict:
         "sample_seed": task.sample_seed,
         "model_seed": record["seeds"]["model"],
         "data_seed": record["seeds"]["data"],
-        **_of_mixer(arguments["mixer"] if own else None),
+        **of_mixer(arguments["mixer"] if own else None),
         "mixer": model["name"],
         "block": arguments["block"] if own else None,
         "mixer_kwargs": arguments["mixer_kwargs"] if own else None,
@@ -154,7 +154,7 @@ def _signed(row: dict) -> dict:
     return row_format.check_row(row | {"row_id": row_format.row_id(row)}, where)
 
 
-def _of_mixer(name: str | None) -> dict:
+def of_mixer(name: str | None) -> dict:
     """The taxonomy of a mixer of ours; nothing of one from outside, which is not imported for it."""
     from ..models import MIXERS
 
