@@ -38,6 +38,8 @@ def real(name: str, value, low: float, high: float) -> float:
 def random_law(letters, depth, density, num_start_states, seed, dirichlet, all_reachable) -> tuple:
     """Check the parameters of `Grammar.random` without drawing; returns (letters, depths) with one depth for each letter."""
     letters = whole("letters", letters, 1)
+    if letters > MAX_DRAWS // letters:  # each has an instance; told before a list of them is made
+        raise InputError(f"letters={letters:,} is too many: at most {MAX_DRAWS:,} possible edges can be drawn")
     depths = per_letter(letters, depth)
     if isinstance(density, bool) or not isinstance(density, numbers.Real) or not 0 < density <= 1:
         raise InputError(f"density must be above 0 and at most 1, got {density!r}; at 0 no state could reach `#`")

@@ -133,7 +133,7 @@ def _task(files, name, manifest, inside, differ):
         data = untrusted.strict_json(untrusted.read_bytes(path, MOST_JSON), TASK, MOST_JSON)
         if not isinstance(data, dict):
             raise InputError(f"{TASK} is no JSON object")
-        refuse_outside_data(data)
+        _refuse_outside_data(data)
         task = get_task(data)
         fingerprint = task.fingerprint
     except InputError as error:
@@ -156,7 +156,7 @@ def _task(files, name, manifest, inside, differ):
     return task
 
 
-def refuse_outside_data(data: dict) -> None:
+def _refuse_outside_data(data: dict) -> None:
     """A published task holds all that it needs: neither a data set nor a file that it names is ever looked for."""
     if data.get("symbols") is not None:
         raise InputError("its symbols are not one-hot, which no published rows are")
