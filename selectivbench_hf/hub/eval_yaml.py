@@ -91,7 +91,7 @@ def _splits(config, where, configs) -> list[str]:
     from ..tasks import get_task, task_names
 
     if configs is not None:
-        if config not in configs:
+        if not isinstance(config, str) or config not in configs:
             raise unknown("config", str(config)[:100], configs, where)
         return list(configs[config])
     try:
