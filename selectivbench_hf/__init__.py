@@ -27,6 +27,7 @@ _PUBLIC = {
     "train": "training",
     "StateTrainer": "trainer",
     "sealed_task": "hub.sealed",
+    "submit": "hub.submit",
     "InputError": "errors",
     "SelectivBenchConfig": "models",
     "SelectivBenchForCausalLM": "models",

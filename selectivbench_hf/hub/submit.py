@@ -1,0 +1,403 @@
+"""Submitting: runs are scored again and on their sealed tests, held to the published data, and put into a model repository in one commit.
+
+    result = sb.train("te3_noisy_gaps", "gla", output_dir="runs/gla")
+    sb.submit(result, "OWNER/model", dataset="OWNER/selectivbench", dry_run=True)
+
+`selectivbench submit` does the same. Nothing is sent before everything has been checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import HubFailure, InputError
+from . import client, eval_results, model_card, publish, ranking, rows, scoring, sending, submission
+from .sealed import sealed_seed
+from .sending import Outcome
+
+HUB = "https://huggingface.co"
+DATASET = "SELECTIVBENCH_DATASET"
+
+
+def submit(
+    run,
+    repo: str | None = None,
+    *,
+    dataset: str | None = None,
+    model=None,
+    to: str | None = None,
+    grid: Sequence = (),
+    name: str | None = None,
+    create_pr: bool = False,
+    private: bool = False,
+    replace: bool = False,
+    dry_run: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Submit finished runs of one model.
+
+    Args:
+        run: a run folder or a results.Result, or a list of them: runs over seeds of one model.
+        repo: OWNER/model, the repository that holds the submission; made if there is none.
+        dataset: OWNER/selectivbench, the published data; default: the environment variable SELECTIVBENCH_DATASET.
+        model: for runs with a module of their own, an nn.Module of the same shape or a function (task) -> module.
+        to: somebody else's model, to which only the results are proposed, as a pull request; nothing goes to `repo` then.
+        grid: the other runs of the learning-rate grid.
+        name: the model's display name; default: the repository's.
+        create_pr: propose the submission to `repo` as a pull request.
+        private: make a new repository private.
+        replace: drop the runs that the repository holds already.
+        dry_run: everything but sending.
+        say: called with lines for the user.
+
+    Raises:
+        InputError: for runs that cannot be submitted, data that differ from the published, a repository that holds something else.
+        scoring.NotReproduced: saved weights do not give the recorded scores.
+        HubFailure: the Hub cannot be reached.
+    """
+    say = say or (lambda line: None)
+    where = Target.of(repo, dataset, to, name, create_pr, private, dry_run, say)
+    folders = [str(getattr(r, "output_dir", r)) for r in (run if isinstance(run, (list, tuple)) else [run])]
+    grid = _grid([str(getattr(r, "output_dir", r)) for r in grid])
+    opened = [scoring.open_run(folder) for folder in folders]
+    drafts = [
+        rows.row_of(
+            record, task, weights_sha256=sealed_seed(path / submission.WEIGHTS), trust="weights", **where.known()
+        )
+        for path, record, task in opened
+    ]
+    held = Held.to(where.dataset, drafts)
+    where.check_early(drafts, replace)
+    scored = [scoring.score_run(folder, model, say) for folder in folders]
+    new = [_row(s, where, grid) for s in scored]
+    files = {}
+    for s, row in zip(scored, new, strict=True):
+        files |= _files(s, row)
+    return _deliver(where, held, new, files, replace)
+
+
+def submit_predictions(
+    predictions: str,
+    model_file: str,
+    task,
+    repo: str | None = None,
+    *,
+    dataset: str | None = None,
+    to: str | None = None,
+    name: str | None = None,
+    create_pr: bool = False,
+    private: bool = False,
+    replace: bool = False,
+    dry_run: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Outcome:
+    """Submit predicted states from any framework (hub/predictions.py); other arguments and errors as in `submit`.
+
+    Args:
+        predictions: the safetensors file with a tensor for each test split, published and sealed.
+        model_file: the file that holds the model, by whose hash the sealed tests are drawn. It is published only if it is a safetensors file.
+        task: a Task, or what `get_task` takes.
+    """
+    from ..tasks import get_task
+    from .predictions import score_predictions
+
+    say = say or (lambda line: None)
+    where = Target.of(repo, dataset, to, name, create_pr, private, dry_run, say)
+    scored = score_predictions(predictions, get_task(task), model_file)
+    row = _prediction_row(scored, where)
+    held = Held.to(where.dataset, [row])
+    where.check_early([row], replace)
+    files = {
+        submission.run_file(row["run_id"], submission.PREDICTIONS): Path(predictions),
+        submission.run_file(row["run_id"], submission.TASK): (scored.task.to_json() + "\n").encode(),
+    }
+    if scored.weights.suffix == ".safetensors":
+        files[submission.run_file(row["run_id"], submission.WEIGHTS)] = scored.weights
+    return _deliver(where, held, [row], files, replace)
+
+
+def dataset_id(given: str | None) -> str:
+    """OWNER/selectivbench, as given or as the environment has it."""
+    found = given or os.environ.get(DATASET)
+    if not found:
+        raise InputError(
+            f"--dataset OWNER/selectivbench is needed, the published data (the environment variable {DATASET} may say it)"
+        )
+    return client.repo_id(found, "--dataset" if given else DATASET)
+
+
+@dataclass
+class Target:
+    """Where a submission goes, and who sends it (None in a dry run without a token)."""
+
+    repo: str | None
+    dataset: str
+    to: str | None
+    name: str
+    submitter: str | None
+    create_pr: bool
+    private: bool
+    dry_run: bool
+    say: Callable
+
+    @classmethod
+    def of(cls, repo, dataset, to, name, create_pr, private, dry_run, say) -> Target:
+        if repo is None and to is None:
+            raise InputError("--repo OWNER/model is needed: the repository that will hold the submission")
+        if to is not None and not create_pr:
+            raise InputError("--to OTHER/model proposes results for somebody else's model, so it needs --create-pr")
+        for flag, given in (("--repo", repo), ("--to", to)):
+            if given is not None:
+                client.repo_id(given, flag)
+        shown = name or (to or repo).split("/")[1]
+        dataset = dataset_id(dataset)
+        try:
+            submitter = client.who()
+        except (InputError, HubFailure) as error:
+            if not dry_run:
+                raise
+            say(f"notice: {error}; the rows of this dry run name no submitter")
+            submitter = None
+        return cls(repo, dataset, to, shown, submitter, create_pr, private, dry_run, say)
+
+    def known(self) -> dict:
+        """Fields of every row."""
+        repo = self.repo or self.to
+        return {"name": self.name, "repo": repo, "submitter": self.submitter, "source_url": f"{HUB}/{repo}"}
+
+    def check_early(self, drafts: list[dict], replace: bool) -> None:
+        """What would be refused after minutes of scoring is refused before."""
+        if self.to is not None:
+            sending.refuse_mixed(drafts)
+            return
+        sending.merged(sending.look(self.repo)[1], drafts, self.repo, replace)
+
+
+@dataclass(frozen=True)
+class Held:
+    """The published data that runs are held to: `dataset` as a submission names it, and config -> fingerprint of what is published."""
+
+    dataset: dict
+    configs: dict[str, str]
+
+    @classmethod
+    def to(cls, repo: str, new: list[dict]) -> Held:
+        """The newest tag of this major data version. InputError where a config of the runs' is published with other data."""
+        from ..tasks import DATA_VERSION
+
+        head = client.head(repo, publish.KIND)
+        if head is None:
+            raise InputError(
+                f"there is no data set {repo} on the Hub that you may read; --dataset names the published data"
+            )
+        major = f"v{DATA_VERSION.split('.')[0]}."
+        tags = {
+            tag: sha
+            for tag, sha in client.tags(repo, publish.KIND).items()
+            if tag.startswith(major) and submission.TAG.fullmatch(tag)
+        }
+        if not tags:
+            raise InputError(f"{repo} has no tag {major}Y.Z, so no data of version {DATA_VERSION} are published there")
+        tag = max(tags, key=lambda t: [int(part) for part in t[1:].split(".")])
+        names = {name for row in new for name in (config_of(row), row["task"])}
+        published = publish.Reader(repo).at(tags[tag], only=sorted(names))
+        held = cls(
+            {"id": repo, "revision": tags[tag], "tag": tag},
+            {name: manifest["fingerprint"] for name, manifest in published.configs.items()},
+        )
+        for row in new:
+            there = held.configs.get(config_of(row))
+            if there is not None and there != row["task_fingerprint"]:
+                raise InputError(
+                    f"run {row['run_id'][:12]} was made with other data than {repo} has at {tag} under the name {config_of(row)}: fingerprint "
+                    f"{row['task_fingerprint'][:12]}, published {there[:12]}"
+                )
+        return held
+
+    def entries(self, all_rows: list[dict]) -> tuple[list, list[str]]:
+        """(entries of .eval_results, one a task; sentences about tasks that have none)."""
+        out, said = [], []
+        for task, own in model_card.by_task(all_rows).items():
+            why = next(filter(None, map(self._no_entry, own)), None)
+            if why is None:
+                out.append(_entry(task, own, self.dataset))
+            else:
+                said.append(f"{task} has no entry in {eval_results.PATH}: {why}")
+        return out, said
+
+    def _no_entry(self, row: dict) -> str | None:
+        from .tracks import published_task
+
+        run, config = f"run {row['run_id'][:12]}", config_of(row)
+        if row["max_sequences"] is not None:
+            return f"{run} is partial, scored on the first {row['max_sequences']:,} sequences of each split"
+        if row["sealed_accuracy"] is None:
+            return f"{run} has no sealed score"
+        if config in self.configs:
+            return None
+        if row["task"] in self.configs and published_task(row) is not None:
+            return None  # another grammar seed of a published task, drawn here
+        return f"{config} is not published in {self.dataset['id']} at {self.dataset['tag']}"
+
+
+def _entry(task: str, own: list[dict], dataset: dict) -> dict:
+    """The entry of .eval_results for a model's runs on one task: the mean sealed accuracy in per cent, with spread and seeds in its notes."""
+    mean, published = ranking.score(own, "sealed_accuracy", "sealed"), ranking.score(own, "accuracy", "accuracy")
+    listed = lambda key: ", ".join(dict.fromkeys(str(row[key]) for row in own if row[key] is not None)) or "none"
+    runs = f"{len(own)} run{'s' if len(own) > 1 else ''}"
+    notes = [
+        f"mean of {runs} on the sealed test",
+        f"grammar seeds {listed('grammar_seed')}",
+        f"model seeds {listed('model_seed')}",
+    ]
+    for what, spread in (
+        ("between grammar seeds", mean.between_grammars),
+        ("between model seeds", mean.between_models),
+    ):
+        if spread is not None:
+            notes.append(f"standard deviation {what} {100 * spread:.2f} points")
+    if mean.low is not None:
+        notes.append(f"95 % interval over {mean.over} {100 * mean.low:.2f} to {100 * mean.high:.2f}")
+    notes.append(f"published test {100 * published.accuracy:.2f}")
+    notes.append(f"trust: {', '.join(dict.fromkeys(row['trust'] for row in own))}")
+    flagged = sum(bool(row["flags"]) for row in own)
+    if flagged:
+        notes.append(f"flagged runs: {flagged}")
+    return eval_results.entry(
+        dataset=dataset["id"],
+        revision=dataset["revision"],
+        task=task,
+        value=100 * mean.accuracy,
+        date=max(row["date"] for row in own),
+        source_url=own[0]["source_url"],
+        source_name=own[0]["name"],
+        notes="; ".join(notes)[: eval_results.MOST_NOTES],
+    )
+
+
+def config_of(row: dict) -> str:
+    """The name of the published config with a row's data, as `materialise.config_named` makes it."""
+    return row["task"] if row["grammar_seed"] in (None, 1) else f"{row['task']}_seed{row['grammar_seed']}"
+
+
+# -- rows and files ------------------------------------------------------------------------------------------------------
+
+
+def _grid(folders: list[str]) -> list[tuple[str, dict]]:
+    """(task name, entry) of each run of the learning-rate grid; failed runs are part of it, with no accuracy."""
+    from ..results import latest
+
+    out = []
+    for folder in folders:
+        record, why = latest(folder)
+        if record is None:
+            raise InputError(f"--grid {folder}: {why}")
+        out.append((record["task"]["name"], _grid_entry(record)))
+    return out
+
+
+def _grid_entry(record: dict) -> dict:
+    accuracies = [entry["accuracy"] for entry in record["evaluation"]["validation_history"]]
+    best = record["scores"].get("validation", {}).get("accuracy", max(accuracies, default=None))
+    return {
+        "learning_rate": record["arguments"]["learning_rate"],
+        "validation_accuracy": best if record["status"] == "finished" else None,
+        "run_id": record["run_id"],
+    }
+
+
+def _row(scored: scoring.Scored, where: Target, grid) -> dict:
+    from .command_line import retrain_command
+
+    record, task = scored.record, scored.task
+    tried = {entry["run_id"]: entry for name, entry in grid if name == task.name}
+    if tried:
+        tried = {record["run_id"]: _grid_entry(record)} | tried
+    return rows.row_of(
+        record,
+        task,
+        scores=scored.scores,
+        sealed_scores=scored.sealed_scores,
+        sealed_seed=scored.sealed_seed,
+        weights_sha256=scored.sealed_seed,
+        trust="weights",
+        command=retrain_command(record, task),
+        grid=sorted(tried.values(), key=lambda e: (e["learning_rate"], e["run_id"])) or None,
+        notes=" ".join(record["training"]["notes"])[:2000] or None,
+        **_worth(task, scored.sealed_scores["test"]["accuracy"], scored.max_sequences),
+        **where.known(),
+    )
+
+
+def _prediction_row(scored: scoring.Scored, where: Target) -> dict:
+    flags = []
+    if scored.weights.suffix != ".safetensors":
+        flags.append(
+            "The model's file is not in the repository; only its hash is known, so nobody else can see what the tests were sealed by."
+        )
+    return rows.make_row(
+        scored.task,
+        run_id=f"{scored.sealed_seed[:32]}-{scored.task.fingerprint[:16]}",
+        scores=scored.scores,
+        sealed_scores=scored.sealed_scores,
+        sealed_seed=scored.sealed_seed,
+        weights_sha256=scored.sealed_seed,
+        trust="predictions",
+        flags=flags,
+        **_worth(scored.task, scored.sealed_scores["test"]["accuracy"], None),
+        **where.known(),
+    )
+
+
+def _worth(task, accuracy: float | None, maximum: int | None) -> dict:
+    """`ceiling` of the published test, and `effective_context` of the sealed accuracy; null where they do not exist."""
+    from .. import ceilings
+
+    out = {"ceiling": None, "effective_context": None}
+    if task.family == "recall":
+        return out | {"ceiling": 1.0}
+    try:
+        out["ceiling"] = ceilings.filter_scores(task, "test", maximum)["accuracy"]
+        items = ceilings.ladder_of(task).effective_context(accuracy)
+        out["effective_context"] = items if items < float("inf") else None
+    except InputError:  # noise that can hide a symbol, or a grammar too large for tables
+        pass
+    return out
+
+
+def _files(scored: scoring.Scored, row: dict) -> dict[str, Path | bytes]:
+    """Path in the repository -> content of a run's files."""
+    path = lambda name: submission.run_file(row["run_id"], name)
+    files = {
+        path(submission.WEIGHTS): scored.weights,
+        path(submission.RECORD): sending.record_of(scored, row).encode(),
+        path(submission.TASK): (scored.task.to_json() + "\n").encode(),
+    }
+    return files | ({path(submission.CONFIG): scored.config} if scored.config is not None else {})
+
+
+def _deliver(where: Target, held: Held, new: list[dict], files: dict, replace: bool) -> Outcome:
+    title = f"SelectivBench: {where.name}"
+    if where.to is not None:
+        entries, said = held.entries(new)
+        made = submission.Submission(held.dataset, new)
+
+        def propose() -> Outcome:
+            plan = sending.result_plan(where.to, made, entries, said)
+            if where.dry_run:
+                return Outcome(plan)
+            return sending.send(where.to, plan, title, create_pr=True, private=False, say=where.say)
+
+        return client.guarded(propose, where.say, where.to)
+
+    def attempt() -> Outcome:
+        base, old = sending.look(where.repo)
+        plan = sending.make_plan(where.repo, base, old, new, files, held.dataset, held.entries, replace=replace)
+        if where.dry_run:
+            return Outcome(plan)
+        return sending.send(where.repo, plan, title, create_pr=where.create_pr, private=where.private, say=where.say)
+
+    return client.guarded(attempt, where.say, where.repo)
