@@ -159,7 +159,7 @@ def of_mixer(name: str | None) -> dict:
     from ..models import MIXERS
 
     if name not in MIXERS:
-        return {}
+        return dict.fromkeys(("decay", "write_rule", "channel_mixing", "nonlinear", "state_grows"))
     mixer = MIXERS[name]
     return {
         "decay": mixer.decay,

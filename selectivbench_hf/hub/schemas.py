@@ -123,8 +123,10 @@ def _object(value, schema, where, root):
     out = {
         name: check(value[name], inner, f"{name} of {where}", root) for name, inner in known.items() if name in value
     }
-    if len(out) == len(value) or (others == {} and pattern is None):
-        return {**value, **out}
+    if len(out) == len(value):
+        return out
+    if others == {} and pattern is None:
+        return out | {name: inner for name, inner in value.items() if name not in known}
     for name, inner in value.items():
         if name in known:
             continue
