@@ -22,7 +22,7 @@ from pathlib import Path
 from ..checkpointing import write_text
 from ..errors import InputError
 from ..parquet import file_hash
-from . import client, rows, withdrawals
+from . import client, rows, submission, withdrawals
 from .ranking import run_key
 
 KIND = "dataset"
@@ -75,10 +75,14 @@ def _run(row) -> str:
 
 
 def read_folder(folder) -> Results:
-    """The results in a folder that `pull` has written, or in one file of rows."""
+    """The results in a folder that `pull` has written, in one file of rows, or in a selectivbench.json."""
     folder = Path(folder)
+    if folder.name == submission.FILE:
+        found = submission.read(folder).rows
+        return Results(found, {folder.name: len(found)})
     if folder.is_file():
-        return _collected({folder.name: folder}, {})
+        path = f"data/{folder.name}"
+        return _collected({path if _ROWS.fullmatch(path) else folder.name: folder}, {})
     data = {f"data/{p.name}": p for p in sorted((folder / "data").glob("*"))}
     gone = {f"withdrawn/{p.name}": p for p in sorted((folder / withdrawals.FOLDER).glob("*"))}
     if not data and not gone:

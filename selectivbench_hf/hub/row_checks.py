@@ -152,7 +152,7 @@ def doubts(row: dict, ceiling: float | None = None) -> list[str]:
     """
     scores, sealed = json.loads(row["scores"]), json.loads(row["sealed_scores"] or "{}")
     out = _doubts_of_task(row, scores, sealed)
-    out += _doubts_of_height(row, scores, sealed, ceiling)
+    out += above_ceiling(row, scores, sealed, ceiling)
     if row["sealed_seed"] is None:
         out.append("There is no sealed score: anybody can train on the published test.")
     elif "test" in scores and "test" in sealed:
@@ -211,7 +211,9 @@ def published(name: str, grammar_seed: int | None) -> dict | None:
     return {"fingerprint": task.fingerprint, "splits": task.splits, "test_splits": task.test_splits}
 
 
-def _doubts_of_height(row, scores, sealed, ceiling) -> list[str]:
+def above_ceiling(row, scores, sealed, ceiling: float | None = None) -> list[str]:
+    """A sentence for each of the published and the sealed test whose accuracy is above what the exact filter reaches. Arguments as in `doubts`;
+    scores, sealed: values of those fields."""
     best = row["ceiling"] if ceiling is None else ceiling
     out = []
     if best is None:

@@ -7,8 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from . import comparison
-from .sealed import standard_error
+from . import comparison, row_checks
 
 TIERS = {"2M": 2_000_000, "10M": 10_000_000, "50M": 50_000_000}  # most parameters, by the name of the size tier
 BATCH = 64  # sequences per optimiser step
@@ -16,7 +15,6 @@ GRAMMAR_SEEDS = (1, 2, 3, 4)
 MODEL_SEEDS = 2  # at each grammar seed
 MODEL_SEEDS_FIXED = 4  # of a task that has one grammar or none: the horizon family and recall
 LEARNING_RATES = (3e-4, 1e-3, 3e-3)  # the grid's least
-STANDARD_ERRORS = 3  # above the exact filter, and a score is no honest one
 
 # of the recorded training arguments: which seed, where and how the run was done, and what other fields of a row say
 _NOT_RECIPE = frozenset((
@@ -97,7 +95,7 @@ def incomplete(row: dict) -> str | None:
     early = _ended_early(row)
     if early:
         return early
-    scores = json.loads(row["scores"])
+    scores, sealed = json.loads(row["scores"]), json.loads(row["sealed_scores"] or "{}")
     if data_major(row) == int(DATA_VERSION.split(".")[0]):
         task = published_task(row)
         if task is None:
@@ -106,11 +104,11 @@ def incomplete(row: dict) -> str | None:
         lacking = [s for s in task.test_splits if s not in scores]
         if lacking:
             return f"has no score on {', '.join(lacking)}"
-        sealed = {} if row["sealed_scores"] is None else json.loads(row["sealed_scores"])
         for what, of in (("", scores), ("the sealed ", sealed)):
             for split in (s for s in task.test_splits if s in of and of[s]["sequences"] != task.splits[s]):
                 return f"was scored on {of[split]['sequences']:,} of the {task.splits[split]:,} sequences of {what}{split}"
-    return _above_ceiling(row)
+    high = row_checks.above_ceiling(row, scores, sealed)
+    return f"has an impossible score: {high[0][0].lower()}{high[0][1:-1]}" if high else None
 
 
 def _ended_early(row) -> str | None:
@@ -120,21 +118,6 @@ def _ended_early(row) -> str | None:
         return None
     if row["epochs_of_train"] < due * (1 - 1e-3):
         return f"ended after {row['epochs_of_train']:.3g} of {due:g} passes over the training split"
-    return None
-
-
-def _above_ceiling(row) -> str | None:
-    if row["ceiling"] is None:
-        return None
-    for what, kept in (("an ", "scores"), ("a sealed ", "sealed_scores")):
-        score = json.loads(row[kept] or "{}").get("test")
-        if score is None or score["accuracy"] is None:
-            continue
-        if score["accuracy"] > row["ceiling"] + STANDARD_ERRORS * standard_error(score):
-            return (
-                f"has {what}accuracy of {score['accuracy']:.2%}, more than {STANDARD_ERRORS} standard errors above what the exact "
-                f"filter reaches, {row['ceiling']:.2%}"
-            )
     return None
 
 

@@ -311,6 +311,7 @@ def test_a_folder_tells_doubles_conflicts_and_changes(tmp_path):
     assert results.conflicts() == []
     (folder / path).write_bytes(data + b"x")
     assert "has changed" in results_data.read_folder(folder).faults[path]
+    assert "has changed" in results_data.read_folder(folder / path).faults[path]
 
 
 @pytest.mark.parametrize(
@@ -334,6 +335,16 @@ def test_a_withdrawal_is_read_strictly(tmp_path, change):
     path.write_text(json.dumps(good | change))
     with pytest.raises(InputError):
         withdrawals.read(path, where)
+
+
+def test_one_file_by_itself(tmp_path, submitted):
+    path = tmp_path / "some.parquet"
+    rows.to_parquet([row(1, 1), row(1, 2)], path)
+    for place in (path, submitted("one", [row(1, 1), row(1, 2)])):
+        results = results_data.read_folder(place)
+        assert results.files == {place.name: 2} and ids(results.rows) == ids([row(1, 1), row(1, 2)])
+    path.write_bytes(b"PAR1")
+    assert "no sound Parquet file" in results_data.read_folder(path).faults["some.parquet"]
 
 
 def test_name_is_for_run_folders(submitted):
