@@ -44,7 +44,7 @@ def check(value, schema: dict, where: str, root: dict):
         raise InputError(f"{where} must be {schema['const']!r}, got {shown(value)}")
     if "type" in schema:
         value = _typed(value, schema["type"], where)
-    if value is None and None in schema.get("enum", (None,)):
+    if value is None and "type" in schema:  # which the type has let pass
         return value
     if "enum" in schema and (not isinstance(value, str) or value not in schema["enum"]):
         allowed = [word for word in schema["enum"] if word is not None]

@@ -167,15 +167,16 @@ def bounded(value, where: str):
     for _ in range(DEPTH):
         below = []
         for item in level:
-            if isinstance(item, dict):
-                below += item
-                below += item.values()
-            elif isinstance(item, list):
-                below += item
-            elif isinstance(item, str):
+            kind = type(item)
+            if kind is str:
                 if not item.isascii() and any("\ud800" <= c <= "\udfff" for c in item):
                     raise InputError(f"{where} holds text that is no Unicode: {shown(item)}")
-            elif isinstance(item, int) and abs(item) > LARGEST:
+            elif kind is dict:
+                below += item
+                below += item.values()
+            elif kind is list:
+                below += item
+            elif kind is int and abs(item) > LARGEST:
                 raise InputError(f"{where} holds a whole number beyond {LARGEST}, which is the largest")
         nodes += len(below)
         if nodes > NODES:
