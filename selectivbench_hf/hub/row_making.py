@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import datetime
-import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath, PureWindowsPath
 
 from ..errors import InputError
 from . import row_checks, row_format
+from .command_line import retrain_command
 
 _OF_THE_MACHINE = ("output_dir", "resume", "tracker")
-# of the training arguments: what says nothing about what is learned, or is written otherwise
-_NO_MATTER = (*_OF_THE_MACHINE, "task", "task_kwargs", "num_processes", "mixed_precision", "eval_splits", "detail")
-_NO_MATTER += ("logging_steps", "save_steps", "save_total_limit", "self_check")
 
 
 def score_entries(scores: Mapping[str, Mapping]) -> dict[str, dict]:
@@ -78,7 +75,7 @@ def recorded(record: dict, task) -> dict:
         "learning_rate": arguments["learning_rate"],
         "epochs_of_train": training["sequences"] / task.splits["train"],
         "arguments": {**arguments, "task": _file_name(arguments["task"])} | dict.fromkeys(_OF_THE_MACHINE),
-        "command": retrain_command(record, task) if own else None,
+        "command": retrain_command(record, task),
         "kernel_backend": model["kernel_backend"],
         "device": record["hardware"]["device"],
         "precision": training["precision"],
@@ -87,30 +84,6 @@ def recorded(record: dict, task) -> dict:
         "validation_accuracy": _validation(record),
         "date": record["updated"][:10],
     }
-
-
-def retrain_command(record: dict, task) -> str | None:
-    """The exact command that trains a run of one of our models again; None where no flag can say it (a grammar or a mixer from outside)."""
-    from ..arguments import kinds
-    from ..tasks import get_task, keywords_of, task_names
-
-    arguments, training = record["arguments"], record["training"]
-    if task.name not in task_names() or ":" in arguments["mixer"] or getattr(task, "custom_grammar", None) is not None:
-        return None
-    base, own = get_task(task.name).to_dict(), task.to_dict()
-    flags = {k: own[k] for k in keywords_of(task.name) if k in own and own[k] != base[k]}
-    flags |= {k: arguments[k] for k in kinds() if k in arguments and k not in _NO_MATTER}
-    flags["mixed_precision"] = "bf16" if "bf16" in training["precision"] else "no"
-    words = [
-        "accelerate",
-        "launch",
-        *(["--num_processes", str(training["processes"])] if training["processes"] > 1 else []),
-    ]
-    words += ["-m", "selectivbench_hf.training", "--task", task.name]
-    for name, value in flags.items():
-        if value not in (None, {}):
-            words += ["--" + name, value if isinstance(value, str) else row_format.canonical(value)]
-    return shlex.join(words)
 
 
 def make_row(task, *, scores: Mapping, sealed_scores: Mapping | None = None, flags=(), **known) -> dict:
