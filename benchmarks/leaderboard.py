@@ -91,7 +91,7 @@ def main():
     shown = board.from_rows(check_rows(rows, "made-up rows"), "Made-up rows")
     ranked = time.perf_counter() - start
     start = time.perf_counter()
-    served = page.serve(board.Kept(lambda: shown), port=arguments.port, browser=False, block=False)
+    served = page.serve(board.Kept(lambda: shown), port=arguments.port, browser=False)
     started = time.perf_counter() - start
     try:
         with sync_playwright() as playwright:
@@ -107,7 +107,7 @@ def main():
             )
             browser.close()
     finally:
-        served.close()
+        served.close(verbose=False)
     print(f"{'check and rank the rows':<26}{ranked:6.2f} s, once")
     print(f"{'start the server':<26}{started:6.2f} s, once")
     for name in visits[0]:

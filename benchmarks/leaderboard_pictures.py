@@ -71,14 +71,12 @@ def main():
         for source, wanted in pictures.items():
             if source is None:
                 continue
-            served = page.serve(
-                board.Kept(lambda source=source: board.read(source)), port=PORT, browser=False, block=False
-            )
+            served = page.serve(board.Kept(lambda source=source: board.read(source)), port=PORT, browser=False)
             try:
                 for picture in wanted:
                     shoot(browser, folder=arguments.output, **picture)
             finally:
-                served.close()
+                served.close(verbose=False)
         browser.close()
 
 

@@ -17,7 +17,6 @@ REQUESTS = {
     "show_progress": "hidden",
     "api_visibility": "private",
 }  # of events: they take milliseconds
-DEFAULT_PORT = 7860
 LINES = {"200": 200, "1,000": 1000, "all": None}  # of the table at once: a browser takes seconds over thousands
 DOWNLOADS = 50  # files that are kept here; Gradio has a copy of each as soon as it was made
 
@@ -89,7 +88,7 @@ class _Table:
                 tables, value=tables[0] if tables else None, label="Task", elem_id="sb-task", min_width=220
             )
             search = gr.Textbox(
-                label="Search", placeholder="model, repository or mixer", elem_id="sb-search", min_width=160
+                label="Search", placeholder="model or mixer", max_lines=1, elem_id="sb-search", min_width=160
             )
             by = gr.Dropdown(list(page_table.SORTS), value="rank", label="Sort by", elem_id="sb-sort", min_width=150)
             most = gr.Dropdown(list(LINES), value=next(iter(LINES)), label="Lines", elem_id="sb-lines", min_width=100)
@@ -178,15 +177,15 @@ def _model(gr, kept: Kept):
     return model
 
 
-def serve(kept: Kept, host: str = "127.0.0.1", port: int = DEFAULT_PORT, browser: bool = True, block: bool = True):
-    """Serve the page until interrupted (`block`), or return the running gradio.Blocks. InputError where the port is taken."""
+def serve(kept: Kept, host: str = "127.0.0.1", port: int = 7860, browser: bool = True):
+    """Start the server of the page; returns the running gradio.Blocks, whose `close()` ends it. InputError where the port is taken."""
     gr = require_gradio()
     check_port(host, port)
     theme = gr.themes.Default(
-        font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
-    )  # fonts that are there already
+        primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
+    )  # no font is fetched
     page = build(kept)
-    page.launch(server_name=host, server_port=port, share=False, inbrowser=browser, ssr_mode=False, prevent_thread_lock=not block, quiet=True,
+    page.launch(server_name=host, server_port=port, share=False, inbrowser=browser, ssr_mode=False, prevent_thread_lock=True, quiet=True,
                 theme=theme, css=CSS, footer_links=[], enable_monitoring=False, show_error=False)  # fmt: skip
     return page
 

@@ -28,8 +28,8 @@ SORTS = {  # the word on the page -> (a line's field, largest first)
     "model": ("name", False),
 }
 COLUMNS = {  # head -> (type of the page's table, width in pixels)
-    "rank": ("number", 62),
-    "model": ("str", 200),
+    "rank": ("number", 56),
+    "model": ("str", 170),
     "sealed, %": ("number", 92),
     "95 % interval": ("str", 132),
     "published, %": ("number", 122),

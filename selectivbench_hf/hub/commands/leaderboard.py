@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+import threading
 
 from ...console import path_of, terminable
 from ...errors import InputError
@@ -61,7 +62,11 @@ def run(arguments) -> int:
     shown = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     print(f"{kept.board.source}: http://{shown}:{arguments.port}/ (Ctrl-C ends it)", flush=True)
     with terminable():
-        page.serve(kept, arguments.host, arguments.port, browser=not arguments.no_browser)
+        served = page.serve(kept, arguments.host, arguments.port, browser=not arguments.no_browser)
+        try:
+            threading.Event().wait()  # until Ctrl-C or SIGTERM
+        finally:
+            served.close(verbose=False)
     return 0
 
 
