@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from . import row_making, scoring, sealed, submission
+from . import row_checks, row_making, scoring, sealed, submission
 from .command_line import retrain_command
 from .published import Files
 
@@ -28,7 +28,10 @@ def gather(given: Sequence[str], name: str | None, submitter: str | None, say: C
         if path.name == submission.FILE and path.is_file():
             out += submission.read(path).rows
         elif (path / submission.FILE).is_file() or not path.exists():
-            out += Files.of(place).submission.rows
+            files = Files.of(place)
+            if files.repo is not None:
+                row_checks.check_claims(files.submission.rows, files.repo)
+            out += files.submission.rows
         else:
             found = _of_runs(path, name, submitter, say)
             from_runs += len(found)

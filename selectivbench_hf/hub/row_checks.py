@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Iterable
 
 from ..errors import InputError, unknown
 from ..tasks import DATA_VERSION, get_task, task_names
@@ -125,6 +126,18 @@ def _check_trust(row, where):
         raise InputError(
             f"{where}: a replay must be somebody else's, but {row['submitter']} is both submitter and replayed_by"
         )
+
+
+def check_claims(rows: Iterable[dict], repo: str) -> None:
+    """InputError where a row of the submission in a repository says what only others can: that it is another repository's, or replayed."""
+    for row in rows:
+        where = f"run {row['run_id']} of {repo}"
+        if (row["repo"] or repo).lower() != repo.lower():
+            raise InputError(f"{where} says that it belongs to {row['repo']}")
+        if row["trust"] == "replayed":
+            raise InputError(
+                f"{where} calls itself replayed; that is for who replayed it to push (`selectivbench replay`)"
+            )
 
 
 # -- doubts --------------------------------------------------------------------------------------------------------------
