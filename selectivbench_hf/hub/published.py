@@ -132,6 +132,30 @@ class Run:
         return {} if text is None else strict_json(text, f"{field} of {self.where}")
 
     @functools.cached_property
+    def arguments(self) -> dict:
+        """The recorded training arguments as the row has them, unchecked; empty where it has none."""
+        given = (
+            {}
+            if self.row["arguments"] is None
+            else strict_json(self.row["arguments"], f"the arguments of {self.where}")
+        )
+        if not isinstance(given, dict):
+            raise InputError(f"the arguments of {self.where} must be an object of names and values")
+        return given
+
+    @property
+    def eval_batch_size(self) -> int:
+        size = self.arguments.get("per_device_eval_batch_size")
+        return size if type(size) is int and size > 0 else 64
+
+    @property
+    def command(self) -> str | None:
+        """The command that the recorded arguments make."""
+        from .command_line import retrain_command
+
+        return retrain_command({**self.record, "arguments": self.arguments}, self.task)
+
+    @functools.cached_property
     def weights(self) -> Path:
         return self.files.path(submission.run_file(self.row["run_id"], submission.WEIGHTS), MOST_WEIGHTS)
 

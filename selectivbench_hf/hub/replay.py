@@ -210,7 +210,7 @@ class Replayer:
 
         keywords = {
             "max_sequences": run.row["max_sequences"],
-            "batch_size": int(run.recorded("arguments", "per_device_eval_batch_size", 1) or 64),
+            "batch_size": run.eval_batch_size,
             "stop": self.stop,
         }
         out = rows.score_entries(evaluate(model, run.task, list(run.scores("scores")), **keywords))
@@ -287,6 +287,11 @@ class Replayer:
             for f in out.findings
             if f.verdict in (DIFFERS, LOWER)
         ]
+        if row["command"] is not None and row["command"] != out.run.command:
+            flags.append(
+                "The command of the row is not the one that its recorded arguments make; the arguments were replayed."
+            )
+            self.say(f"notice: {out.run.where}: {flags[-1]}")
         row["flags"] = [*row["flags"], *(flag[:400] for flag in flags)][:50]
         if out.why_not_replayed is None:
             out.why_not_replayed = self._why_not(row, record, out)
