@@ -44,30 +44,30 @@ FAULTS = {  # what is changed -> the only fault then
         "It has 50,000,001 parameters; the tiers are at most 2,000,000, 10,000,000, 50,000,000.",
     ),
     "size unknown": (dict(parameters=None), "The number of parameters is not known."),
-    "no grid": (dict(grid=None), "Each run does not report the grid of learning rates."),
+    "no grid": (dict(grid=None), "LOWEST does not report the grid of learning rates."),
     "grid too small": (
         dict(grid=grid((5e-4, 0.1, "a"), (1e-3, 0.6, "run-1-1"), (3e-3, 0.2, "b"))),
-        "Each run has a grid without the learning rate 0.0003.",
+        "LOWEST has a grid without the learning rate 0.0003.",
     ),
     "not the best": (
         dict(grid=grid((3e-4, 0.7, "a"), (1e-3, 0.6, "run-1-1"), (3e-3, 0.2, "b"))),
-        "Each run has a learning rate, 0.001, that is not the best of its grid by validation.",
+        "LOWEST has a learning rate, 0.001, that is not the best of its grid by validation.",
     ),
     "at the edge": (
         dict(grid=grid((3e-4, 0.5, "a"), (1e-3, 0.55, "b"), (3e-3, 0.6, "run-1-1")), learning_rate=3e-3),
-        "Each run has a learning rate, 0.003, at the edge of its grid, which must be made wider.",
+        "LOWEST has a learning rate, 0.003, at the edge of its grid, which must be made wider.",
     ),
-    "own rate not in the grid": (
+    "another rate in the grid": (
         dict(learning_rate=2e-3),
-        "Each run has a grid without its own learning rate.",
+        "LOWEST does not stand in its own grid of learning rates.",
     ),
     "grid of other runs": (
         dict(grid=grid((3e-4, 0.4, "a"), (1e-3, 0.6, "b"), (3e-3, 0.2, "c"))),
-        "None of the runs stands in the grid of learning rates.",
+        "LOWEST does not stand in its own grid of learning rates.",
     ),
     "grid says otherwise": (
         dict(grid=grid((3e-4, 0.4, "a"), (1e-3, 0.9, "run-1-1"), (3e-3, 0.2, "c"))),
-        "Each run has a grid in which run run-1-1 has another validation accuracy than in its row.",
+        "LOWEST has another validation accuracy in its grid than in its row.",
     ),
 }
 
@@ -75,6 +75,7 @@ FAULTS = {  # what is changed -> the only fault then
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_rule_broken_alone_is_one_sentence(name):
     fields, sentence = FAULTS[name]
+    sentence = sentence.replace("LOWEST", "Run run-1-1, which has the lowest seeds,")
     assert tracks.closed_faults(changed(closed_rows(), **fields)) == [sentence]
 
 
@@ -86,6 +87,12 @@ def test_a_rule_broken_by_some_runs_names_them():
 @pytest.mark.parametrize("parameters, name", [(2_000_000, "2M"), (2_000_001, "10M"), (50_000_000, "50M")])
 def test_tiers_by_the_largest_run(parameters, name):
     assert tracks.tier(changed(closed_rows(), which=3, parameters=parameters)) == name
+
+
+def test_the_grid_is_asked_of_the_run_at_the_lowest_seeds_alone():
+    rows = closed_rows()
+    assert tracks.closed_faults([rows[0], *changed(rows[1:], grid=None)]) == []
+    assert tracks.closed_faults([*changed(rows[1:], grid=None)[::-1], rows[0]]) == []
 
 
 def test_the_mean_of_the_grid_decides_where_a_rate_was_run_more_than_once():
