@@ -31,7 +31,8 @@ def render(rows: Sequence[dict], dataset: dict, repo: str) -> str:
     from huggingface_hub import ModelCard
 
     first = rows[0]
-    own, sealer = f"runs/{first['run_id']}", submission.WEIGHTS
+    own = f"runs/{first['run_id']}"
+    sealer = "MODEL_FILE" if first["trust"] == "predictions" else f"{own}/{submission.WEIGHTS}"
     values = {
         "name": _cell(first["name"]),
         "what": _what(rows),
@@ -41,7 +42,7 @@ def render(rows: Sequence[dict], dataset: dict, repo: str) -> str:
         "doubts": _doubts(rows),
         "load": _load(rows, repo),
         "score": _score_again(rows, repo),
-        "sealed": f"selectivbench sealed {own}/{sealer} --task {own}/task.json",
+        "sealed": f"selectivbench sealed {sealer} --task {own}/task.json",
         "train": _train(rows),
         "made": _made(rows, dataset),
         "format": submission.FORMAT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +70,9 @@ def score_run(where: str, module=None, say=None) -> Scored:
     seed = sealing.sealed_seed(folder / "model.safetensors")
 
     def scored(of, splits):
-        scores = evaluate(model, of, splits, max_sequences=maximum, batch_size=batch)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of what is raised in the next lines
+            scores = evaluate(model, of, splits, max_sequences=maximum, batch_size=batch)
         if bad := not_finite(scores):
             raise InputError(f"{where} cannot be submitted: {bad[0]}")
         return scores

@@ -231,7 +231,9 @@ def send(repo: str, plan: Plan, title: str, *, create_pr: bool, private: bool, s
             ):
                 return Outcome(plan, sha, pull_request=address)
     additions = [CommitOperationAdd(path, content) for path, content in plan.add.items()]
-    client.upload(repo, KIND, additions, create_pr=create_pr)
+    distinct = {addition.upload_info.sha256: addition for addition in additions}
+    client.upload(repo, KIND, list(distinct.values()), create_pr=create_pr)
+    client.upload(repo, KIND, additions, create_pr=create_pr)  # the root's weights are a run's: the Hub has them by now
     operations = [*additions, *(CommitOperationDelete(path) for path in plan.delete)]
     info = client.commit(repo, KIND, operations, title, parent=plan.base.sha, create_pr=create_pr)
     return Outcome(plan, info.oid, committed=True, pull_request=info.pr_url)

@@ -66,14 +66,13 @@ def read(source) -> Submission:
     _check_dataset(data["dataset"], f"{where}: dataset")
     if not isinstance(data["rows"], list) or not 1 <= len(data["rows"]) <= MOST_RUNS:
         raise InputError(f"{where}: rows must be a list of 1 to {MOST_RUNS} runs")
-    rows.check_rows(data["rows"], where)
-    seen = set()
-    for row in data["rows"]:
+    found, seen = rows.check_rows(data["rows"], where), set()
+    for row in found:
         check_run_id(row["run_id"], where)
         if row["run_id"] in seen:
             raise InputError(f"{where}: the run {row['run_id']} stands twice")
         seen.add(row["run_id"])
-    return Submission(data["dataset"], data["rows"])
+    return Submission(data["dataset"], found)
 
 
 def write(submission: Submission) -> str:
