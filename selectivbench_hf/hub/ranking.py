@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 
 from . import tracks
+from .sealed import GAP_LIMIT
 
-GAP = 4  # standard errors between published and sealed score beyond which an entry is flagged
 TAXONOMY = ("mixer", "block", "decay", "write_rule", "channel_mixing", "nonlinear")
 SEEDS = ("grammar_seed", "sample_seed", "model_seed", "data_seed")
 
@@ -359,9 +359,9 @@ def _counts(rows) -> dict[str, int]:
 
 def _flags(rows, gaps) -> tuple[str, ...]:
     flags = sorted({flag for row in rows for flag in row["flags"]})
-    if beyond := [gap for gap in gaps if abs(gap) > GAP]:
+    if beyond := [gap for gap in gaps if abs(gap) > GAP_LIMIT]:
         flags.append(
-            f"{len(beyond)} of {len(rows)} runs score more than {GAP} standard errors apart on the published and the sealed test"
+            f"{len(beyond)} of {len(rows)} runs score more than {GAP_LIMIT} standard errors apart on the published and the sealed test"
         )
     return tuple(flags)
 

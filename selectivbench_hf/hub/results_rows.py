@@ -25,10 +25,9 @@ def gather(given: Sequence[str], name: str | None, submitter: str | None, say: C
     out, from_runs = [], 0
     for place in given:
         path = Path(place)
-        if path.name == submission.FILE and path.is_file():
-            out += submission.read(path).rows
-        elif (path / submission.FILE).is_file() or not path.exists():
-            files = Files.of(place)
+        folder = path.parent if path.name == submission.FILE and path.is_file() else path
+        if (folder / submission.FILE).is_file() or not path.exists():
+            files = Files.of(str(folder))
             if files.repo is not None:
                 row_checks.check_claims(files.submission.rows, files.repo)
             out += files.submission.rows

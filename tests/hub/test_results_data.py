@@ -138,17 +138,20 @@ def test_conflicts_are_refused_and_a_correction_follows_a_withdrawal(hub, script
     first, other = row(1, 1, 0.5), row(1, 1, 0.7)
     submitted("first", [first])
     submitted("other", [other, row(1, 2)])
-    submitted("replay", [with_id(first | {"trust": "replayed", "replayed_by": "bob"})])
+    replayed = with_id(first | {"trust": "replayed", "replayed_by": "bob"})
+    submitted("forged", [replayed])
     script("alice")(
         CLIENT
         + f"""
+from selectivbench_hf.hub import results_data
 first, other, repo = {first["row_id"]!r}, {other["row_id"]!r}, {REPO!r}
 push = lambda name, code=0: do("push", name, "--results", repo, code=code)
 push("first")
 _, err = push("other", code=2)
 assert f"row {{other[:12]}} conflicts with row {{first[:12]}}: both are about run run-1-1" in err, err
 assert "differ in" in err and "accuracy" in err and "withdraw the earlier one first" in err, err
-push("replay")
+assert "calls itself replayed" in push("forged", code=2)[1]
+results_data.push([{replayed!r}], repo, print)  # as `selectivbench replay` does
 withdraw = lambda reason, row_id, *more, code=0: do(
     "withdraw", row_id, "--results", repo, "--reason", reason, *more, code=code
 )
@@ -236,6 +239,13 @@ def test_what_was_pushed_must_stay_and_what_is_bad_is_left_out(hub, client, push
     assert told["data/evil.parquet"]["problem"] == "is no file of this data set"
     assert sorted(p.name for p in (tmp_path / "fresh" / "data").iterdir()) == sorted(p[5:] for p in (one, two))
     assert ids(results_data.read_folder(tmp_path / "fresh").rows) == ids([first, second])
+
+    hub.store.path("dataset", REPO).unlink()  # the history written anew, without the first row
+    pushed({two: other})
+    _, err = client("carol")(["results", "pull", REPO, "--output", "fresh"], code=1)
+    assert (
+        f"error: {one} was read before and is gone from {REPO}; it stays in fresh" in err and err.count("error") == 1
+    )
 
 
 def _file(folder, data):

@@ -1,10 +1,11 @@
 """The closed track's rules, one by one: eight runs that keep all of them, then each rule broken alone."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from selectivbench_hf.hub import tracks
+from selectivbench_hf.hub import row_checks, sealed, tracks
 
 from .result_rows import GRID, closed_rows, row, score, text, with_id
 
@@ -214,3 +215,20 @@ def test_above_the_ceiling_on_the_sealed_test_alone():
 def test_a_row_of_another_major_data_version_is_held_to_no_task_of_this_one():
     assert tracks.incomplete(row(data_version="2.0.0", task_fingerprint="0" * 64)) is None
     assert json.loads(row()["scores"])["test"]["sequences"] == 1000
+
+
+def test_the_written_rules_have_the_numbers_that_the_code_has():
+    text = (Path(__file__).parents[2] / "docs" / "leaderboard.md").read_text(encoding="utf-8")
+    tiers = [f"{n // 10**6} M" for n in tracks.TIERS.values()]
+    for rule in (
+        f"at most {tiers[0]}, {tiers[1]} or {tiers[2]} parameters",
+        f"of {tracks.BATCH} sequences per optimiser step",
+        f"grammar seeds {tracks.GRAMMAR_SEEDS[0]} to {tracks.GRAMMAR_SEEDS[-1]}, at least {tracks.MODEL_SEEDS} model seeds at each",
+        f"at least {tracks.MODEL_SEEDS_FIXED} model seeds",
+        "at least 3e-4, 1e-3 and 3e-3",
+        f"more than {row_checks.ABOVE_CEILING:.0f} standard errors above what the exact filter reaches",
+        f"differ by more than {sealed.GAP_LIMIT} standard errors the entry is flagged",
+        f"over the submitted grammars by more than {sealed.GAP_LIMIT} standard errors",
+    ):
+        assert rule in " ".join(text.split()), rule
+    assert tracks.LEARNING_RATES == (3e-4, 1e-3, 3e-3)
