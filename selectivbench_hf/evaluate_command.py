@@ -200,12 +200,10 @@ def _main(argv):
         record["arguments"].get("per_device_eval_batch_size", 64) if record else 64
     )
 
-    from accelerate import Accelerator
-
     from . import kernels
-    from .launching import check_processes, leave
+    from .launching import check_processes, leave, new_accelerator
 
-    accelerator = Accelerator()
+    accelerator = new_accelerator()
     check_processes(accelerator.num_processes)
     main_process = accelerator.is_main_process
     model = model.float().to(accelerator.device)

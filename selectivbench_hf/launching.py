@@ -114,9 +114,9 @@ def divide_threads(local_processes: int) -> int:
 def leave(accelerator, together: bool = True, close: bool = True) -> None:
     """End the work of several processes: `together` in step, and with `close` for good, in a command that is about to exit.
 
-    Both keep a process from aborting at its exit. Left to the interpreter, gloo's threads may outlive it; and a thread that still frees
-    the tensors of the last collective when the interpreter ends aborts in freeing them ("terminate called without an active exception").
-    A barrier has no tensors and needs an answer from everybody, so that what came before it has been freed.
+    Both keep a process from aborting at its exit: a gloo thread that still frees the tensors of the last collective when the interpreter ends
+    asks for its lock and dies of it ("terminate called without an active exception"). Destroying the group waits for its threads; before
+    that, a barrier lets nobody leave while others still talk.
     """
     if accelerator.num_processes > 1:
         import contextlib
@@ -175,11 +175,25 @@ class StopFlag:
         return self
 
 
+def new_accelerator(**keywords):
+    """An Accelerator whose process group, where there are several processes, can be destroyed.
+
+    The functions of torch.distributed.nn keep the group of the moment of their import as a default, for ever, and a group that outlives
+    destroy_process_group has threads at the interpreter's end (see `leave`): so they are imported before there is one.
+    """
+    import torch.distributed
+
+    if torch.distributed.is_available():
+        import torch.distributed.nn  # noqa: F401
+    from accelerate import Accelerator
+
+    return Accelerator(**keywords)
+
+
 def make_accelerator(args):
     """An Accelerator with the asked precision, plain data parallel only; checks the number of processes and divides the threads."""
     import importlib.util
 
-    from accelerate import Accelerator
     from accelerate.state import AcceleratorState
 
     if args.tracker != "none" and importlib.util.find_spec(args.tracker) is None:
@@ -188,7 +202,7 @@ def make_accelerator(args):
     if kept is not None and args.mixed_precision not in (None, kept):
         AcceleratorState._reset_state()  # an earlier run in this process had another precision
     tracker = {} if args.tracker == "none" else {"log_with": args.tracker, "project_dir": args.output_dir or "runs"}
-    accelerator = Accelerator(mixed_precision=args.mixed_precision, **tracker)
+    accelerator = new_accelerator(mixed_precision=args.mixed_precision, **tracker)
     if accelerator.mixed_precision not in ("no", "bf16"):
         raise InputError(
             f"mixed_precision {accelerator.mixed_precision} of the accelerate configuration is not supported; bf16 and no are"
