@@ -347,6 +347,16 @@ def test_a_withdrawal_is_read_strictly(tmp_path, change):
         withdrawals.read(path, where)
 
 
+def test_the_card_is_one_that_the_hub_reads():
+    from huggingface_hub import DatasetCard
+
+    card = DatasetCard(results_data.card(REPO))
+    assert card.data.license == "apache-2.0" and card.data.configs[0]["data_files"][0]["path"] == "data/rows-*.parquet"
+    assert f'load_dataset("{REPO}", split="train")' in card.text
+    assert [line.split("`")[1] for line in card.text.splitlines() if line.startswith("| `")] == list(rows.FIELDS)
+    assert "{{" not in card.text
+
+
 def test_one_file_by_itself(tmp_path, submitted):
     path = tmp_path / "some.parquet"
     rows.to_parquet([row(1, 1), row(1, 2)], path)

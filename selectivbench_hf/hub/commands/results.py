@@ -163,6 +163,7 @@ def _check(arguments) -> int:
             raise InputError(f"there is no file or folder {where!r}, and it is no repository OWNER/NAME on the Hub")
         repo = client.repo_id(where, "the data set")
         sha, results = results_data.pull(repo, results_data.cache_folder(repo))
+        results.new = set()  # to the cache
         return _tell(results, arguments.json, f"{repo} at {sha[:12]}", "", conflicts_fail=True)
     return _tell(results_data.read_folder(path), arguments.json, where, "", conflicts_fail=True)
 
