@@ -157,7 +157,7 @@ def changed(task, keywords: dict) -> dict:
 
 def check(task) -> None:
     """Refuse a task whose fields contradict its automaton."""
-    if task.automaton not in MEMBERS:
+    if not isinstance(task.automaton, str) or task.automaton not in MEMBERS:
         raise unknown("automaton", task.automaton, MEMBERS, task.name)
     for name in (*FIXED, "custom_grammar"):
         if getattr(task, name) is not None:

@@ -9,11 +9,14 @@ from pathlib import Path
 from ..checkpointing import sha256
 from ..errors import InputError, unknown
 from . import client, submission
+from .row_checks import check_claims
 from .untrusted import check_safetensors, safe_name, shown, strict_json
 
 MOST_WEIGHTS = 2 << 30  # bytes of a run's weights: 500 M parameters
 MOST_LAYERS, WIDEST = 256, 1 << 16
 MOST_ITEMS = 400_000_000  # of a task's splits together; the catalogue's largest has 41.6 M
+LONGEST = 200_000  # steps of a sequence; the catalogue's longest has 20,200
+MOST_CHANNELS = 4096  # of an input step
 SAFE_SYMBOLS = ("one_hot", "random_vectors", "binary", "digits")
 
 
@@ -55,7 +58,14 @@ class Files:
 
     @functools.cached_property
     def submission(self) -> submission.Submission:
-        return submission.read(self.path(submission.FILE, submission.MOST_BYTES))
+        found = submission.read(self.path(submission.FILE, submission.MOST_BYTES))
+        check_claims(found.rows, self.repo or found.rows[0]["repo"] or self.where)
+        return found
+
+    def has(self, name: str) -> bool:
+        if self.repo is None:
+            return (Path(self.where) / name).is_file()
+        return name in client.files(self.repo, "model", self.revision)
 
     def runs(self, run_id: str | None = None) -> list[Run]:
         """All runs, or the one of that id."""
@@ -92,9 +102,7 @@ class Run:
             task = get_task(data)
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
-        items = sum(task.splits.values()) * getattr(task, "num_items", getattr(task, "length", 1))
-        if items > MOST_ITEMS:
-            raise InputError(f"{where}: its splits have {items:,} items; at most {MOST_ITEMS:,} are drawn here")
+        _check_size(task, where)
         if task.fingerprint != self.row["task_fingerprint"]:
             raise InputError(
                 f"{where} is another task than the row says: its fingerprint is {task.fingerprint}, the row's {self.row['task_fingerprint']}"
@@ -150,17 +158,30 @@ class Run:
 
     @property
     def command(self) -> str | None:
-        """The command that the recorded arguments make."""
+        """The command that the recorded arguments make; None where they make none."""
         from .command_line import retrain_command
 
-        return retrain_command({**self.record, "arguments": self.arguments}, self.task)
+        training = {
+            "processes": int(self.recorded("training", "processes", 1) or 1),
+            "precision": self.row["precision"] or "",
+        }
+        try:
+            return retrain_command(
+                {"arguments": self.arguments, "model": self.record["model"], "training": training}, self.task
+            )
+        except (TypeError, ValueError, KeyError):  # no training records arguments of such types
+            return None
 
     @functools.cached_property
     def weights(self) -> Path:
         return self.files.path(submission.run_file(self.row["run_id"], submission.WEIGHTS), MOST_WEIGHTS)
 
     @functools.cached_property
-    def weights_sha256(self) -> str:
+    def weights_sha256(self) -> str | None:
+        """Of the file in the repository; None where predictions came without their model's file."""
+        name = submission.run_file(self.row["run_id"], submission.WEIGHTS)
+        if self.row["trust"] == "predictions" and not self.files.has(name):
+            return None
         return sha256(self.weights)
 
     def predicted(self) -> dict[str, dict]:
@@ -244,6 +265,20 @@ def _size(shape) -> int:
     for n in shape:
         out *= n
     return out
+
+
+def _check_size(task, where: str) -> None:
+    """InputError for a task whose data would not fit here."""
+    items = sum(task.splits.values()) * getattr(task, "num_items", getattr(task, "length", 1))
+    longest = max(task.max_steps(split) for split in task.splits)
+    channels = getattr(task, "num_channels", 1)
+    for what, found, most in (
+        ("splits together, in items", items, MOST_ITEMS),
+        ("longest sequence, in steps", longest, LONGEST),
+        ("input, in channels", channels, MOST_CHANNELS),
+    ):
+        if found > most:
+            raise InputError(f"{where}: the size of its {what}, is {found:,}; at most {most:,} are drawn here")
 
 
 def _refuse_outside_data(data: dict, where: str) -> None:

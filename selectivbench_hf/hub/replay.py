@@ -97,12 +97,6 @@ class Replayer:
     def _prepare(self, run: Run):
         """The run's TrainingArguments, None with rescore_only; InputError for whatever cannot be replayed."""
         row = run.row
-        if self.files.repo is not None and row["repo"] not in (None, self.files.repo):
-            raise InputError(f"{run.where} says that it belongs to {row['repo']}, so replay that")
-        if row["trust"] == "replayed":
-            self.say(
-                f"notice: {run.where} calls itself replayed; that is for others to say, and counts as weights here"
-            )
         if row["trust"] == "predictions":
             if not self.rescore_only:
                 raise InputError(
@@ -147,33 +141,28 @@ class Replayer:
     def _replay(self, run: Run, args) -> Replay:
         out = Replay(run, run.row)
         again = self._score_again(run, out.findings)
-        record = sealed_scores = None
+        sealed_scores, dates = None, []
         if out.differs:
             out.why_not_replayed = "its weights are not what the submission says, so it was not trained again"
         elif args is not None:
             if not self.rescore_only:
-                record = self._train_again(run, args, again, out)
+                dates.append(self._train_again(run, args, again, out))
             if self.grammar and not out.differs:
-                sealed_scores = self._on_sealed_grammar(run, args, again, out)
-        self._finish(out, record, sealed_scores)
+                sealed_scores, date = self._on_sealed_grammar(run, args, again, out)
+                dates.append(date)
+        self._finish(out, dates, sealed_scores)
         return out
 
     def _score_again(self, run: Run, findings: list[Finding]) -> dict[str, dict]:
         """Published and sealed split -> score, as the published weights or predictions give it here."""
-        row, seed = run.row, run.row["sealed_seed"]
-        if row["trust"] == "predictions":
-            self.say(
-                f"{run.where}: scoring its predictions; its model's file is not published, so the sealed seed is taken as stated"
-            )
-            new, same = run.predicted(), True
+        row = run.row
+        if run.weights_sha256 is None:
+            self.say(f"notice: {run.where}: its model's file is not published, so the sealed seed is taken as stated")
         else:
-            rule = f"the file's SHA-256 is {run.weights_sha256}, and the row says so"
-            if run.weights_sha256 != row["weights_sha256"] or seed not in (None, run.weights_sha256):
-                rule = f"the file's SHA-256 is {run.weights_sha256}, the row says {row['weights_sha256']}"
-                findings.append(Finding("weights", "model.safetensors", None, None, None, DIFFERS, rule))
+            findings.append(_weights(run))
+            if findings[-1].differs:
                 return self.scored.setdefault(row["run_id"], {})
-            findings.append(Finding("weights", "model.safetensors", None, None, None, EQUAL, rule))
-            new, same = self._evaluate(run, findings)
+        new, same = (run.predicted(), True) if row["trust"] == "predictions" else self._evaluate(run, findings)
         for prefix, name in (("", "scores"), (SEALED, "sealed_scores")):
             for split, old in run.scores(name).items():
                 findings.append(comparison.scored_again(prefix + split, old, new.get(prefix + split), same))
@@ -228,7 +217,8 @@ class Replayer:
         threads = run.recorded("hardware", "threads", 1)
         return retraining.train(args, task, folder, self.stop, int(threads) if threads else None, self.say)
 
-    def _train_again(self, run: Run, args, again, out: Replay) -> dict:
+    def _train_again(self, run: Run, args, again, out: Replay) -> str:
+        """The day on which the training ended."""
         result = self._train(run, args, run.task, "trained_again")
         out.differences = retraining.differences(run, result.record)
         stated = rows.row_of(
@@ -239,7 +229,7 @@ class Replayer:
         for split, old in again.items():
             spread = self._spread(run, split) if comparison.apart(old, new.get(split)) else None
             out.findings.append(comparison.trained_again(split, old, new.get(split), spread))
-        return result.record
+        return result.record["updated"][:10]
 
     def _spread(self, run: Run, split: str) -> float | None:
         """Standard deviation of the accuracy over the submission's trainings on the same task with other seeds, from their weights as they score
@@ -255,8 +245,8 @@ class Replayer:
         known = [accuracy for accuracy in known if accuracy is not None]
         return statistics.stdev(known) if len(known) > 1 else None
 
-    def _on_sealed_grammar(self, run: Run, args, again, out: Replay) -> dict:
-        """Split -> score of a training on the sealed grammar, on that grammar's tests."""
+    def _on_sealed_grammar(self, run: Run, args, again, out: Replay) -> tuple[dict, str]:
+        """(split -> score of a training on the sealed grammar, on that grammar's tests; the day on which it ended)."""
         task = sealed_grammar_task(run.task, run.weights_sha256)
         self.say(f"{run.where}: a grammar of its own, grammar_seed {task.grammar_seed}, from the hash of its weights")
         result = self._train(run, args, task, "sealed_grammar")
@@ -267,17 +257,13 @@ class Replayer:
             grammars = _by_grammar(run, split, again, new)
             if grammars and new["accuracy"] is not None:
                 out.findings.append(comparison.sealed_grammar(split, grammars, new))
-        return scores
+        return scores, result.record["updated"][:10]
 
     # -- what becomes of it ------------------------------------------------------------------------------------------------
 
-    def _finish(self, out: Replay, record: dict | None, sealed_scores: dict | None) -> None:
-        """The row after the replay, and why it is not `replayed` where it is not."""
-        import datetime
-
-        row = {**out.run.row, "replayed_by": None}
-        if row["trust"] == "replayed":
-            row["trust"] = "weights"
+    def _finish(self, out: Replay, dates: list[str], sealed_scores: dict | None) -> None:
+        """The row after the replay, and why it is not `replayed` where it is not. The same trainings make the same row, whenever it is read again."""
+        row = dict(out.run.row)
         if self.files.repo is not None:
             row |= {"repo": self.files.repo, "repo_revision": self.files.revision}
         if sealed_scores is not None:
@@ -294,19 +280,18 @@ class Replayer:
             self.say(f"notice: {out.run.where}: {flags[-1]}")
         row["flags"] = [*row["flags"], *(flag[:400] for flag in flags)][:50]
         if out.why_not_replayed is None:
-            out.why_not_replayed = self._why_not(row, record, out)
+            out.why_not_replayed = self._why_not(row, out)
         if out.why_not_replayed is None:
             row |= {"trust": "replayed", "replayed_by": self.by}
-        if record is not None or sealed_scores is not None:
-            row["date"] = datetime.datetime.now(datetime.UTC).date().isoformat()
+        row["date"] = max([row["date"], *dates])
         where = f"the row of {out.run.where}"
         row = row_format.typed(row, where)
         out.row = rows.check_row({**row, "row_id": rows.row_id(row)}, where)
 
-    def _why_not(self, row, record, out) -> str | None:
+    def _why_not(self, row, out) -> str | None:
         if out.differs:
             return "the replay differs from the submission"
-        if record is None:
+        if self.rescore_only:
             return "it was not trained again"
         if self.by is None:
             return "nobody says who replays: log in to the Hub, or give --submitter NAME"
@@ -333,6 +318,16 @@ class Replayer:
         kept[done.run.row["run_id"]] = done.as_dict()
         self.output.mkdir(parents=True, exist_ok=True)
         write_text(path, strict_json({"format": FORMAT, **source, "runs": kept}, indent=1) + "\n")
+
+
+def _weights(run: Run) -> Finding:
+    """Whether the file is the one that the row names and whose hash sealed the tests."""
+    row, found = run.row, run.weights_sha256
+    same = found == row["weights_sha256"] and row["sealed_seed"] in (None, found)
+    rule = f"the file's SHA-256 is {found}, " + (
+        "as the row says" if same else f"the row says {row['weights_sha256']}"
+    )
+    return Finding("weights", "model.safetensors", None, None, None, EQUAL if same else DIFFERS, rule)
 
 
 def _as_stated(row: dict, made: dict, by: str) -> list[Finding]:

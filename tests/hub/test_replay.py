@@ -1,8 +1,10 @@
 """Replaying a submission: equal on the same machine; forged scores, weights and arguments caught; stopped and taken up; a grammar of its own."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -261,6 +263,8 @@ def test_where_things_are_written_is_not_theirs_to_say(folder, replay, tmp_path)
         ("config.json", {"intermediate_size": 2048}, "another model than the published one: intermediate_size"),
         ("task.json", {"num_test": 10**8}, "at most 400,000,000"),
         ("task.json", {"sample_seed": 2}, "another task"),
+        ("task.json", {"automaton": ["x"]}, "unknown automaton"),
+        ("task.json", {"test_gaps": [10_000], "num_items": 10_000}, "longest sequence"),
         ("task.json", {"symbols": {"kind": "dataset", "dataset": "evil/data"}}, "never loaded"),
         ("task.json", {"custom_grammar": "/etc/passwd"}, "the grammar itself"),
         ("record.json", {"run_id": "other"}, "another run"),
@@ -272,6 +276,45 @@ def test_hostile_files_are_refused(folder, replay, tmp_path, name, fields, said)
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
     _, err = replay(code=2)
     assert said in err and not (tmp_path / "out").exists()
+
+
+WRONG = [
+    None, "", "x", -1, 0, 1.5, 1e300, 2**63 - 1, True, [], [1, 2], [[]], {}, {"a": 1}, {"1": {}}, "\u202e<script>", "/etc/passwd", "a.json",
+]  # fmt: skip
+
+
+def test_wrong_values_anywhere_are_one_sentence(folder, tmp_path):
+    """A sample of every field of every file with a value of every kind; preparing a replay raises InputError or goes on."""
+    from selectivbench_hf.hub.published import Files
+    from selectivbench_hf.hub.replay import Replayer
+
+    random, row = Random(0), first(folder)
+    place, arguments_of_row = folder / "runs" / row["run_id"], json.loads(row["arguments"])
+    whole = {name: json.loads((place / name).read_text()) for name in ("task.json", "config.json", "record.json")}
+    refused = 0
+    for _ in range(250):
+        name = random.choice([*whole, "arguments"])
+        data = copy.deepcopy(whole.get(name, arguments_of_row))
+        inner = data
+        while isinstance(inner[key := random.choice(list(inner))], dict) and inner[key] and random.random() < 0.8:
+            inner = inner[key]
+        inner[key] = random.choice(WRONG)
+        if name == "arguments":
+            change(folder, arguments=json.dumps(data))
+        else:
+            (place / name).write_text(json.dumps(data))
+        try:
+            replayer = Replayer(Files.of(str(folder)), tmp_path / "out", print, StopFlag(), "bob", grammar=True)
+            (run,) = replayer.files.runs(row["run_id"])
+            replayer._prepare(run)
+            assert run.command is None or isinstance(run.command, str)
+        except InputError as error:
+            refused += 1
+            assert "\n" not in str(error) and len(str(error)) < 800
+        change(folder, arguments=row["arguments"]) if name == "arguments" else (place / name).write_text(
+            json.dumps(whole[name])
+        )
+    assert refused > 100
 
 
 def test_links_and_missing_files_are_refused(folder, replay, tmp_path):
@@ -387,3 +430,43 @@ def test_names_that_lead_elsewhere_are_refused(folder):
     for name in ("../secret", "/etc/passwd", "runs/../../x", "runs\\x", "runs/.git/config"):
         with pytest.raises(InputError):
             Files.of(str(folder)).path(name, 100)
+
+
+def test_replayed_from_the_hub_and_pushed_once(folder, hub, client, script):
+    """bob replays what alice has published, and the results data set has one row of it however often he does."""
+    for number in (0, 1):
+        change(folder, number, repo="alice/tiny")
+    script("alice")(
+        "from huggingface_hub import HfApi\n"
+        "HfApi().create_repo('alice/tiny')\n"
+        f"HfApi().upload_folder(repo_id='alice/tiny', folder_path={str(folder)!r})"
+    )
+    run = first(folder)["run_id"]
+    argv = [
+        "replay",
+        "alice/tiny",
+        "--run",
+        run,
+        "--output",
+        "out",
+        "--results",
+        "selectivbench/selectivbench-results",
+    ]
+    assert (
+        "--submitter is alice, but the token belongs to bob"
+        in client("bob")([*argv, "--submitter", "alice"], code=2)[1]
+    )
+    out, err = client("bob")(argv)
+    assert "replayed by bob, and nothing differs" in err and "1 row(s), data/rows-" in err
+    assert "DIFFERS" not in out and "trained again" in out
+    again, err = client("bob")(argv)
+    assert again == out and "nothing was sent" in err
+    pulled = client("bob")(["results", "pull", "selectivbench/selectivbench-results", "--output", "pulled", "--json"])[
+        0
+    ]
+    assert json.loads(pulled)
+    from selectivbench_hf.hub.results_data import read_folder
+
+    (row,) = read_folder(folder.parent / "pulled").rows
+    assert (row["trust"], row["replayed_by"], row["repo"], row["run_id"]) == ("replayed", "bob", "alice/tiny", run)
+    assert len(row["repo_revision"]) == 40
