@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from . import row_checks, row_making, scoring, sealed, submission
+from . import row_making, scoring, sealed, submission
 from .command_line import retrain_command
 from .published import Files
 
@@ -27,10 +27,7 @@ def gather(given: Sequence[str], name: str | None, submitter: str | None, say: C
         path = Path(place)
         folder = path.parent if path.name == submission.FILE and path.is_file() else path
         if (folder / submission.FILE).is_file() or not path.exists():
-            files = Files.of(str(folder))
-            if files.repo is not None:
-                row_checks.check_claims(files.submission.rows, files.repo)
-            out += files.submission.rows
+            out += Files.of(str(folder)).submission.rows
         else:
             found = _of_runs(path, name, submitter, say)
             from_runs += len(found)
