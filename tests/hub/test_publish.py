@@ -218,6 +218,26 @@ assert "public; --private only decides for a new one" in push("--tag", "v1.2.0",
     )
 
 
+def test_a_hub_that_does_not_know_the_framework(hub, script, tmp_path):
+    """Its list of frameworks is closed: the refusal says what to do, and that works."""
+    hub.frameworks = {"inspect-ai"}
+    (lite,) = small(tmp_path, "lite")
+    script("alice")(
+        CLIENT
+        + f"""
+out = push("--tag", "v1.0.0", "--tasks", {lite!r}, code=2)
+assert "evaluation_framework" in out and "--skip_eval_yaml publishes without" in out, out
+assert tags() == {{}}
+assert "published {REPO} as v1.0.0" in push("--tag", "v1.0.0", "--tasks", {lite!r}, "--skip_eval_yaml")
+assert "eval.yaml" not in tree("v1.0.0") and "README.md" in tree("v1.0.0")
+assert "nothing to do" in push("--tag", "v1.0.0", "--tasks", {lite!r}, "--skip_eval_yaml")
+assert "other content (eval.yaml)" in push("--tag", "v1.0.0", "--tasks", {lite!r}, code=2)
+"""
+    )
+    hub.frameworks = {"selectivbench"}
+    script("alice")(CLIENT + f"push('--tag', 'v1.1.0', '--tasks', {lite!r}); assert 'eval.yaml' in tree('v1.1.0')")
+
+
 def test_one_sentence_for_what_cannot_be_done(hub, client, tmp_path):
     (lite,) = small(tmp_path, "lite")
     argv = ["push", REPO, "--tag", "v1.0.0", "--tasks", lite]

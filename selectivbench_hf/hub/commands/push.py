@@ -12,6 +12,7 @@ from ...configs import MANIFEST, read_manifest
 from ...console import number, path_of, print_table, seed, terminable
 from ...errors import HubFailure, InputError
 from .. import client, publish
+from ..publish_plan import CARD, Choices, Plan
 
 
 def flags(parser) -> None:
@@ -59,6 +60,11 @@ def flags(parser) -> None:
         "--replace_card", action="store_true", help="replace a card that was edited outside of its notes, notes too"
     )
     parser.add_argument(
+        "--skip_eval_yaml",
+        action="store_true",
+        help="leave eval.yaml as it is on the Hub, or out: for as long as the Hub does not know the evaluation framework",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print a JSON array of objects, one a config, each with `name`"
     )
 
@@ -68,6 +74,7 @@ def run(arguments) -> int:
     repo = client.repo_id(arguments.repo, "the data set")
     tag = publish.check_tag(arguments.tag)
     tasks = chosen(arguments.tasks, arguments.grammar_seeds, say)
+    choices = Choices(arguments.prune, arguments.replace_card, not arguments.skip_eval_yaml)
     folder = Path(arguments.output)
     if not arguments.dry_run:
         client.who()  # a missing token is told before minutes of writing
@@ -86,10 +93,9 @@ def run(arguments) -> int:
                 ours,
                 show,
                 say,
+                choices,
                 private=arguments.private,
                 create_pr=arguments.create_pr,
-                prune=arguments.prune,
-                replace_card=arguments.replace_card,
                 dry_run=arguments.dry_run,
                 progress=sys.stderr.isatty(),
             )
@@ -97,7 +103,7 @@ def run(arguments) -> int:
             if not arguments.dry_run:
                 raise
             say(f"{failure}; shown is a push into a new data set")
-            outcome = publish.Outcome(publish.offline_plan(repo, tag, folder, ours))
+            outcome = publish.Outcome(publish.offline_plan(repo, tag, folder, ours, choices))
             show(outcome.plan)
     if arguments.json:
         print(json.dumps(_rows(outcome, repo, tag), indent=2, allow_nan=False))
@@ -129,7 +135,7 @@ def chosen(names: Sequence[str] | None, seeds: Sequence[int] | None, say) -> lis
     return out
 
 
-def _show(plan: publish.Plan, repo: str, tag: str, dry_run: bool) -> None:
+def _show(plan: Plan, repo: str, tag: str, dry_run: bool) -> None:
     sizes = plan.sizes()
     there = "a new data set" if plan.base.sha is None else f"now at {plan.base.sha[:8]}"
     print(
@@ -147,11 +153,11 @@ def _show(plan: publish.Plan, repo: str, tag: str, dry_run: bool) -> None:
         )
         for path in plan.delete:
             print(f"delete {path}")
-        print(f"\nThe card ({publish.CARD}):\n\n{plan.card}")
+        print(f"\nThe card ({CARD}):\n\n{plan.card}")
     sys.stdout.flush()
 
 
-def _configs(plan: publish.Plan) -> list[dict]:
+def _configs(plan: Plan) -> list[dict]:
     """One row a config; `files`: its data files as they will be, sent or there."""
     out = []
     for name, manifest in plan.manifests.items():
