@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 
-from ..datacard import Source, body, front_matter, in_order
+from .. import resources
+from ..datacard import Source, body, fill, front_matter, in_order
 from ..errors import InputError
 
 START, END = "<!-- notes -->", "<!-- /notes -->"
@@ -30,6 +31,7 @@ def render(manifests: dict[str, dict], repo: str, tag: str, notes: str = "\n") -
     """The card of `repo` at `tag` for its configs (name -> manifest); `notes`: all that stands between the marks of notes."""
     manifests = in_order(manifests)
     text = body(manifests, Source(repo, tag), notes=f"\n{START}{notes}{END}\n")
+    text += fill(resources.text("dataset_cards/published.md"), {"repo": repo, "tag": tag})
     card = f"---\n{front_matter(manifests)}---\n{_mark(_NO_HASH)}\n\n{text}"
     return card.replace(_mark(_NO_HASH), _mark(_digest(card)), 1)
 

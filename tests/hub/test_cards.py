@@ -65,6 +65,7 @@ def test_the_card_says_what_there_is_to_know(manifests):
         "arXiv:2601.12598",
         "arXiv:2508.19029",
         "sum the model's class probabilities",
+        f"`selectivbench verify {REPO} --revision v1.0.0`",
     ):
         assert words in text, words
     assert not re.search(r"\{\{ \w+ \}\}", text)
