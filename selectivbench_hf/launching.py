@@ -184,7 +184,7 @@ def new_accelerator(**keywords):
     import torch.distributed
 
     if torch.distributed.is_available():
-        import torch.distributed.nn  # noqa: F401
+        import torch.distributed.nn
     from accelerate import Accelerator
 
     return Accelerator(**keywords)
