@@ -103,6 +103,11 @@ def refuse_mixed(rows: Sequence[dict], hint: str = "") -> None:
 
     first = rows[0]
     for row in rows[1:]:
+        if tracks.data_major(row) != tracks.data_major(first):
+            raise InputError(
+                f"runs {first['run_id'][:12]} and {row['run_id'][:12]} are on data of other major versions, {first['data_version']} and "
+                f"{row['data_version']}, which are never compared{hint}"
+            )
         differ = next((name for name in SAME if row[name] != first[name]), None)
         if differ is not None:
             raise InputError(
@@ -233,7 +238,9 @@ def send(repo: str, plan: Plan, title: str, *, create_pr: bool, private: bool, s
     additions = [CommitOperationAdd(path, content) for path, content in plan.add.items()]
     distinct = {addition.upload_info.sha256: addition for addition in additions}
     client.upload(repo, KIND, list(distinct.values()), create_pr=create_pr)
-    client.upload(repo, KIND, additions, create_pr=create_pr)  # the root's weights are a run's: the Hub has them by now
+    client.upload(
+        repo, KIND, additions, create_pr=create_pr
+    )  # the root's weights are a run's: the Hub has them by now
     operations = [*additions, *(CommitOperationDelete(path) for path in plan.delete)]
     info = client.commit(repo, KIND, operations, title, parent=plan.base.sha, create_pr=create_pr)
     return Outcome(plan, info.oid, committed=True, pull_request=info.pr_url)

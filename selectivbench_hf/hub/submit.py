@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import HubFailure, InputError
-from . import client, eval_results, model_card, publish, ranking, rows, scoring, sending, submission
+from . import client, rows, scoring, sending, submission, untrusted
+from .held import Held
+from .published import MOST_WEIGHTS
 from .sealed import sealed_seed
 from .sending import Outcome
 
@@ -46,7 +48,7 @@ def submit(
         model: for runs with a module of their own, an nn.Module of the same shape or a function (task) -> module.
         to: somebody else's model, to which only the results are proposed, as a pull request; nothing goes to `repo` then.
         grid: the other runs of the learning-rate grid.
-        name: the model's display name; default: the repository's.
+        name: the model's display name; default: the one that the repository's runs have, else the repository's.
         create_pr: propose the submission to `repo` as a pull request.
         private: make a new repository private.
         replace: drop the runs that the repository holds already.
@@ -63,13 +65,16 @@ def submit(
     folders = [str(getattr(r, "output_dir", r)) for r in (run if isinstance(run, (list, tuple)) else [run])]
     grid = _grid([str(getattr(r, "output_dir", r)) for r in grid])
     opened = [scoring.open_run(folder) for folder in folders]
+    for path, _, _ in opened:
+        untrusted.check_safetensors(path / submission.WEIGHTS, MOST_WEIGHTS)
     drafts = [
         rows.row_of(
             record, task, weights_sha256=sealed_seed(path / submission.WEIGHTS), trust="weights", **where.known()
         )
         for path, record, task in opened
     ]
-    held = Held.to(where.dataset, drafts)
+    held = Held(where.dataset)
+    held.refuse_other_data(drafts)
     where.check_early(drafts, replace)
     scored = [scoring.score_run(folder, model, say) for folder in folders]
     new = [_row(s, where, grid) for s in scored]
@@ -108,13 +113,15 @@ def submit_predictions(
     where = Target.of(repo, dataset, to, name, create_pr, private, dry_run, say)
     scored = score_predictions(predictions, get_task(task), model_file)
     row = _prediction_row(scored, where)
-    held = Held.to(where.dataset, [row])
+    held = Held(where.dataset)
+    held.refuse_other_data([row])
     where.check_early([row], replace)
     files = {
         submission.run_file(row["run_id"], submission.PREDICTIONS): Path(predictions),
         submission.run_file(row["run_id"], submission.TASK): (scored.task.to_json() + "\n").encode(),
     }
     if scored.weights.suffix == ".safetensors":
+        untrusted.check_safetensors(scored.weights, MOST_WEIGHTS)
         files[submission.run_file(row["run_id"], submission.WEIGHTS)] = scored.weights
     return _deliver(where, held, [row], files, replace)
 
@@ -152,7 +159,6 @@ class Target:
         for flag, given in (("--repo", repo), ("--to", to)):
             if given is not None:
                 client.repo_id(given, flag)
-        shown = name or (to or repo).split("/")[1]
         dataset = dataset_id(dataset)
         try:
             submitter = client.who()
@@ -161,6 +167,8 @@ class Target:
                 raise
             say(f"notice: {error}; the rows of this dry run name no submitter")
             submitter = None
+        old = sending.look(repo)[1] if to is None else None
+        shown = name or (old.rows[0]["name"] if old else (to or repo).split("/")[1])
         return cls(repo, dataset, to, shown, submitter, create_pr, private, dry_run, say)
 
     def known(self) -> dict:
@@ -174,113 +182,6 @@ class Target:
             sending.refuse_mixed(drafts)
             return
         sending.merged(sending.look(self.repo)[1], drafts, self.repo, replace)
-
-
-@dataclass(frozen=True)
-class Held:
-    """The published data that runs are held to: `dataset` as a submission names it, and config -> fingerprint of what is published."""
-
-    dataset: dict
-    configs: dict[str, str]
-
-    @classmethod
-    def to(cls, repo: str, new: list[dict]) -> Held:
-        """The newest tag of this major data version. InputError where a config of the runs' is published with other data."""
-        from ..tasks import DATA_VERSION
-
-        head = client.head(repo, publish.KIND)
-        if head is None:
-            raise InputError(
-                f"there is no data set {repo} on the Hub that you may read; --dataset names the published data"
-            )
-        major = f"v{DATA_VERSION.split('.')[0]}."
-        tags = {
-            tag: sha
-            for tag, sha in client.tags(repo, publish.KIND).items()
-            if tag.startswith(major) and submission.TAG.fullmatch(tag)
-        }
-        if not tags:
-            raise InputError(f"{repo} has no tag {major}Y.Z, so no data of version {DATA_VERSION} are published there")
-        tag = max(tags, key=lambda t: [int(part) for part in t[1:].split(".")])
-        names = {name for row in new for name in (config_of(row), row["task"])}
-        published = publish.Reader(repo).at(tags[tag], only=sorted(names))
-        held = cls(
-            {"id": repo, "revision": tags[tag], "tag": tag},
-            {name: manifest["fingerprint"] for name, manifest in published.configs.items()},
-        )
-        for row in new:
-            there = held.configs.get(config_of(row))
-            if there is not None and there != row["task_fingerprint"]:
-                raise InputError(
-                    f"run {row['run_id'][:12]} was made with other data than {repo} has at {tag} under the name {config_of(row)}: fingerprint "
-                    f"{row['task_fingerprint'][:12]}, published {there[:12]}"
-                )
-        return held
-
-    def entries(self, all_rows: list[dict]) -> tuple[list, list[str]]:
-        """(entries of .eval_results, one a task; sentences about tasks that have none)."""
-        out, said = [], []
-        for task, own in model_card.by_task(all_rows).items():
-            why = next(filter(None, map(self._no_entry, own)), None)
-            if why is None:
-                out.append(_entry(task, own, self.dataset))
-            else:
-                said.append(f"{task} has no entry in {eval_results.PATH}: {why}")
-        return out, said
-
-    def _no_entry(self, row: dict) -> str | None:
-        from .tracks import published_task
-
-        run, config = f"run {row['run_id'][:12]}", config_of(row)
-        if row["max_sequences"] is not None:
-            return f"{run} is partial, scored on the first {row['max_sequences']:,} sequences of each split"
-        if row["sealed_accuracy"] is None:
-            return f"{run} has no sealed score"
-        if config in self.configs:
-            return None
-        if row["task"] in self.configs and published_task(row) is not None:
-            return None  # another grammar seed of a published task, drawn here
-        return f"{config} is not published in {self.dataset['id']} at {self.dataset['tag']}"
-
-
-def _entry(task: str, own: list[dict], dataset: dict) -> dict:
-    """The entry of .eval_results for a model's runs on one task: the mean sealed accuracy in per cent, with spread and seeds in its notes."""
-    mean, published = ranking.score(own, "sealed_accuracy", "sealed"), ranking.score(own, "accuracy", "accuracy")
-    listed = lambda key: ", ".join(dict.fromkeys(str(row[key]) for row in own if row[key] is not None)) or "none"
-    runs = f"{len(own)} run{'s' if len(own) > 1 else ''}"
-    notes = [
-        f"mean of {runs} on the sealed test",
-        f"grammar seeds {listed('grammar_seed')}",
-        f"model seeds {listed('model_seed')}",
-    ]
-    for what, spread in (
-        ("between grammar seeds", mean.between_grammars),
-        ("between model seeds", mean.between_models),
-    ):
-        if spread is not None:
-            notes.append(f"standard deviation {what} {100 * spread:.2f} points")
-    if mean.low is not None:
-        notes.append(f"95 % interval over {mean.over} {100 * mean.low:.2f} to {100 * mean.high:.2f}")
-    notes.append(f"published test {100 * published.accuracy:.2f}")
-    notes.append(f"trust: {', '.join(dict.fromkeys(row['trust'] for row in own))}")
-    flagged = sum(bool(row["flags"]) for row in own)
-    if flagged:
-        notes.append(f"flagged runs: {flagged}")
-    return eval_results.entry(
-        dataset=dataset["id"],
-        revision=dataset["revision"],
-        task=task,
-        value=100 * mean.accuracy,
-        date=max(row["date"] for row in own),
-        source_url=own[0]["source_url"],
-        source_name=own[0]["name"],
-        notes="; ".join(notes)[: eval_results.MOST_NOTES],
-    )
-
-
-def config_of(row: dict) -> str:
-    """The name of the published config with a row's data, as `materialise.config_named` makes it."""
-    return row["task"] if row["grammar_seed"] in (None, 1) else f"{row['task']}_seed{row['grammar_seed']}"
 
 
 # -- rows and files ------------------------------------------------------------------------------------------------------

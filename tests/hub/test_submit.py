@@ -41,6 +41,10 @@ def runs(tmp_path_factory):
     train("fast", learning_rate=1e-2)
     train("mine", scoring.load_module(f"{folder / 'mine.py'}:build")(task))
     train("next_symbol", objective="prediction")
+    plain = {key: value for key, value in SIZES.items() if key != "test_gaps"}
+    result = sb.train("lite", "transformer", output_dir=folder / "plain", **SMALL, **plain, max_eval_sequences=5)
+    assert result.record["evaluation"]["max_sequences"] == 5
+    (folder / "plain.json").write_text(sb.get_task("lite", **plain).to_json())
     (folder / "task.json").write_text(task.to_json())
     (folder / "other.json").write_text(sb.get_task(task, num_train=65).to_json())
     return folder
@@ -52,7 +56,13 @@ def record_of(run) -> dict:
 
 def row_of(run, **keywords) -> dict:
     _, record, task = scoring.open_run(str(run))
-    return rows.row_of(record, task, name="tiny", trust="weights", weights_sha256="0" * 64, **keywords)
+    known = {
+        "name": "tiny",
+        "trust": "weights",
+        "weights_sha256": "0" * 64,
+        "source_url": "https://huggingface.co/alice/tiny",
+    }
+    return rows.row_of(record, task, **known, **keywords)
 
 
 # -- without a Hub -------------------------------------------------------------------------------------------------------
@@ -163,6 +173,7 @@ def test_mixed_runs(runs):
         ([m0, m0 | {"run_id": "other", "weights_sha256": "9" * 64}], "the same task and seeds"),
         ([m0, m1 | {"weights_sha256": "0" * 64}], "the same weights"),
         ([m0, m1 | {"task": "mqar_lite"}], "tasks of another kind"),
+        ([m0, m1 | {"data_version": "2.0.0"}], "never compared"),
     ):
         with pytest.raises(InputError, match=told):
             sending.refuse_mixed(pair)
@@ -240,6 +251,49 @@ def test_submission_file(runs, tmp_path):
             submission.read(text)
 
 
+def test_which_data_have_an_entry(runs, monkeypatch):
+    """Entries need published data of the run's fingerprint; another grammar seed of a published task may be drawn here."""
+    from selectivbench_hf.hub.held import Held
+
+    def row(**changed):
+        task = sb.get_task("lite", grammar_seed=changed["grammar_seed"])
+        scores = {"test": {"correct": 5, "total": 10, "sequences": 2, "accuracy": 0.5, "low": 0.4, "high": 0.6}}
+        known = {
+            "task": "lite",
+            "task_fingerprint": task.fingerprint,
+            "run_id": "r",
+            "max_sequences": None,
+            "sealed_accuracy": 0.5,
+        }
+        return row_of(runs / "m0") | known | {"sealed_scores": json.dumps(scores), **changed}
+
+    held = object.__new__(Held)
+    held.dataset = {"id": DATASET, "revision": "0" * 40, "tag": "v1.0.0"}
+    published = {"lite": sb.get_task("lite").fingerprint, "lite_seed2": "0" * 64}
+    monkeypatch.setattr(
+        held,
+        "published",
+        lambda row: {n: published.get(n) for n in ("lite", f"lite_seed{row['grammar_seed']}")},
+        raising=False,
+    )
+    good, drawn = (
+        row(grammar_seed=1, sealed_low=0.4, sealed_high=0.6),
+        row(grammar_seed=3, sealed_low=0.4, sealed_high=0.6),
+    )
+    [entry], said = held.entries([good, drawn])
+    assert entry["value"] == 50.0 and "grammar seeds 1, 3" in entry["notes"] and not said
+    for other, told in (
+        (row(grammar_seed=2), "made with other data than"),
+        (row(grammar_seed=3, task_fingerprint="1" * 64), "lite_seed3 is not published"),
+        (row(grammar_seed=1, sealed_accuracy=None), "has no sealed score"),
+    ):
+        entries, said = held.entries([good, other])
+        assert not entries and told in said[0]
+    held.refuse_other_data([good, drawn])
+    with pytest.raises(InputError, match="made with other data than"):
+        held.refuse_other_data([row(grammar_seed=2)])
+
+
 def test_config_of_a_stranger():
     good = {"model_type": "selectivbench", "mixer": "gla"}
     submission.check_config(good, "config.json")
@@ -273,7 +327,8 @@ def told(name, act):
         out[name] = f"{type(error).__name__}: {error}"
 """
 PUSH = """
-assert main(["push", "selectivbench/selectivbench", "--tag", "v1.0.0", "--tasks", str(R / "task.json"), "--output", "built", "--json"]) == 0
+tasks = ["--tasks", str(R / "task.json"), str(R / "plain.json")]
+assert main(["push", "selectivbench/selectivbench", "--tag", "v1.0.0", *tasks, "--output", "built", "--json"]) == 0
 """
 WRITE = """
 m0, m1 = str(R / "m0"), str(R / "m1")
@@ -285,12 +340,12 @@ told("no data set", lambda: sb.submit(m0, "alice/tiny", dataset="alice/nothing")
 told("no dataset named", lambda: sb.submit(m0, "alice/tiny"))
 one = sb.submit(m0, "alice/tiny", grid=[R / "fast"], **DATA)
 again = sb.submit(m0, "alice/tiny", grid=[R / "fast"], **DATA)
-two = sb.submit([m1], "alice/tiny", **DATA)
+two = sb.submit([m1, R / "plain"], "alice/tiny", **DATA)
 told("again otherwise", lambda: sb.submit(R / "fast", "alice/tiny", **DATA))
 mine = sb.submit(R / "mine", "alice/mine", model=submitting.scoring.load_module(str(R / "mine.py") + ":build"), private=True, **DATA)
 out["commits"] = [one.commit, again.commit, two.commit]
 out["committed"] = [o.committed for o in (one, again, two, mine)]
-out["said"] = mine.plan.said
+out["said"] = two.plan.said
 import torch
 import selectivbench_hf.models
 from transformers import AutoModelForTokenClassification
@@ -329,7 +384,7 @@ def files_of(hub, repo, revision=None) -> dict[str, bytes]:
 
 def test_submit(hub, script, runs):
     out = last_line(script("alice")(program(runs, PUSH + WRITE)))
-    ids = [record_of(runs / name)["run_id"] for name in ("m0", "m1")]
+    ids = [record_of(runs / name)["run_id"] for name in ("m0", "m1", "plain")]
     own = ["config.json", "model.safetensors", "record.json", "task.json"]
     root = [".eval_results/selectivbench.yaml", "README.md", "config.json", "model.safetensors", "selectivbench.json"]
     assert out["dry"] == [None, sorted([*root, *(f"runs/{ids[0]}/{name}" for name in own)])]
@@ -339,7 +394,7 @@ def test_submit(hub, script, runs):
         and "--dataset OWNER/selectivbench is needed" in out["no dataset named"]
     )
     assert (
-        "the same task and seeds: one run is submitted once (it holds 2 already; --replace drops them)"
+        "the same task and seeds: one run is submitted once (it holds 3 already; --replace drops them)"
         in out["again otherwise"]
     )
     # one commit each, none for what is there
@@ -372,7 +427,13 @@ def test_submit(hub, script, runs):
 
     text = files[".eval_results/selectivbench.yaml"].decode()
     [entry] = eval_results.check_entries(text, "it", DATASET)
-    sealed = [row["sealed_accuracy"] for row in made.rows]
+    sealed = [row["sealed_accuracy"] for row in made.rows[:2]]
+    [left_out] = out["said"]
+    assert (
+        left_out.startswith("lite has no entry")
+        and "partial, scored on the first 5 sequences of each split" in left_out
+    )
+    assert made.rows[2]["max_sequences"] == 5 and json.loads(made.rows[2]["sealed_scores"])["test"]["sequences"] == 5
     assert (
         entry["value"] == pytest.approx(100 * sum(sealed) / 2, abs=1e-4)
         and entry["dataset"]["task_id"] == "lite_noisy_gaps"

@@ -57,7 +57,9 @@ def flags(parser) -> None:
         help="your own module, or a function (task) -> module, of a run that was trained with one; it is run here",
     )
     parser.add_argument(
-        "--to", metavar="OTHER/model", help="propose the results alone for somebody else's model, by --create-pr"
+        "--to",
+        metavar="OTHER/model",
+        help="propose the results alone for somebody else's model, by --create-pr; --repo then only says where they come from",
     )
     parser.add_argument("--create-pr", "--create_pr", action="store_true", help="as a pull request")
     parser.add_argument(
