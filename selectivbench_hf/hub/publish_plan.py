@@ -82,7 +82,7 @@ class Reader:
         if (name, oid) not in self._manifests:
             check_name(name)
             manifest = read_manifest(client.fetch(self.repo, KIND, path, sha, limit=MANIFEST_LIMIT))
-            if manifest is None or manifest["name"] != name:
+            if manifest is None or manifest["name"] != name or not _tells_a_card(manifest):
                 raise InputError(f"{path} of {self.repo} at {sha[:8]} cannot be read; delete the folder {name} there")
             self._manifests[name, oid] = manifest
         return self._manifests[name, oid]
@@ -94,6 +94,14 @@ class Reader:
         return client.fetch(self.repo, KIND, CARD, at.sha, limit=CARD_LIMIT).read_text(
             encoding="utf-8", errors="replace"
         )
+
+
+def _tells_a_card(manifest: dict) -> bool:
+    """Whether a manifest holds all that a card says of a config."""
+    try:
+        return bool(cards.render({manifest["name"]: manifest}, "OWNER/NAME", "v0.0.0"))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return False
 
 
 def _same_rows(a: dict, b: dict) -> bool:
