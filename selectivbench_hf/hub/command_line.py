@@ -36,13 +36,13 @@ def retrain_command(record: dict, task) -> str | None:
     words = [*launch, "-m", "selectivbench_hf.training", *_task(task)]
     default = TrainingArguments().as_dict()
     sized = "hidden_size" if arguments.get("hidden_size") is not None else None
-    for name, value in arguments.items():
-        if name in _OF_THE_MACHINE or name not in default:
+    for name in default:  # in the order of the fields, whatever order the arguments were kept in
+        if name in _OF_THE_MACHINE or name not in arguments:
             continue
         if name == "hidden_size" and sized is None:
             continue  # match_params or match_state says it
-        if name in _ALWAYS or value != default[name]:
-            words += _flag(name, value)
+        if name in _ALWAYS or arguments[name] != default[name]:
+            words += _flag(name, arguments[name])
     words += ["--mixed_precision", "bf16" if "bf16" in record["training"]["precision"] else "no"]
     return shlex.join(words)
 

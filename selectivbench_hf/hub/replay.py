@@ -324,8 +324,8 @@ def _weights(run: Run) -> Finding:
     """Whether the file is the one that the row names and whose hash sealed the tests."""
     row, found = run.row, run.weights_sha256
     same = found == row["weights_sha256"] and row["sealed_seed"] in (None, found)
-    rule = f"the file's SHA-256 is {found}, " + (
-        "as the row says" if same else f"the row says {row['weights_sha256']}"
+    rule = f"the file's SHA-256 is {found[:16]}..., " + (
+        "as the row says" if same else f"the row says {row['weights_sha256'][:16]}..."
     )
     return Finding("weights", "model.safetensors", None, None, None, EQUAL if same else DIFFERS, rule)
 

