@@ -36,23 +36,23 @@ def render(manifests: dict[str, dict], repo: str, tag: str, notes: str = "\n") -
     return card.replace(_mark(_NO_HASH), _mark(_digest(card)), 1)
 
 
-def notes_of(card: str, where: str) -> str:
-    """What a published card holds between the marks of notes; an InputError where it was edited anywhere else, or is none of ours."""
+def notes_of(card: str, where: str, replace: bool = False) -> str:
+    """What a published card holds between the marks of notes; an InputError where it was edited anywhere else, or is none of ours.
+
+    replace: the rest may be lost, so that nothing is an error; a card without the two marks then has no notes.
+    """
     card = card.replace("\r\n", "\n")
     marks = _MARK.findall(card)
-    if len(marks) != 1 or card.count(START) != 1 or card.count(END) != 1 or card.index(START) > card.index(END):
-        why = (
-            "was not written by `selectivbench push`"
-            if not marks
-            else "lacks the marks of its notes, or has them twice"
-        )
+    marked = card.count(START) == card.count(END) == 1 and card.index(START) < card.index(END)
+    if not replace and (len(marks) != 1 or not marked):
+        why = "lacks the marks of its notes, or has them twice" if marks else "was not written by `selectivbench push`"
         raise InputError(f"{where} {why} and would be replaced; --replace_card does that")
-    if marks[0] != _digest(card):
+    if not replace and marks[0] != _digest(card):
         raise InputError(
             f"{where} was edited outside of its notes, and the edit would be lost; move the text between {START} and {END}, "
             "or replace the card by --replace_card"
         )
-    return card.split(START)[1].split(END)[0]
+    return card.split(START)[1].split(END)[0] if marked else "\n"
 
 
 def _digest(card: str) -> str:

@@ -158,7 +158,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Choices:
-    """prune: remove other configs; replace_card: also one that was edited; eval_yaml: write that file (else one that is there stays)."""
+    """prune: remove other configs; replace_card: also one that was edited, but for its notes; eval_yaml: write that file (else one that is there stays)."""
 
     prune: bool = False
     replace_card: bool = False
@@ -189,7 +189,7 @@ def make_plan(
     merged = in_order(merged)
     card = reader.card(base)
     where = f"the card of {reader.repo}"
-    notes = "\n" if card is None or choices.replace_card else cards.notes_of(card, where)
+    notes = "\n" if card is None else cards.notes_of(card, where, choices.replace_card)
     text = cards.render(merged, reader.repo, tag, notes)
     texts = {CARD: text} | ({eval_yaml.FILE: eval_yaml.render(merged)} if choices.eval_yaml else {})
     plan_add |= {path: t.encode() for path, t in texts.items() if not base.holds(path, t.encode())}

@@ -123,6 +123,8 @@ def test_notes_are_kept_and_other_edits_are_seen(manifests):
     ]:
         with pytest.raises(InputError, match=sentence):
             cards.notes_of(change(card), "the card")
+    assert cards.notes_of(card + "\nmore", "the card", replace=True) == cards.notes_of(card, "the card")
+    assert cards.notes_of(card.replace(cards.END, ""), "the card", replace=True) == "\n"
 
 
 def test_local_and_published_cards_differ_in_where_they_load_from(manifests):

@@ -136,10 +136,11 @@ at = head()
 assert "edited outside of its notes" in push("--tag", "v1.2.0", "--tasks", lite, code=2)
 assert head() == at
 push("--tag", "v1.2.0", "--tasks", lite, "--replace_card")
-assert "My own words" not in read("README.md") and "Written by hand" not in read("README.md")
+assert "My own words" not in read("README.md") and "Written by hand." in read("README.md")
 write("README.md", "# Mine")
 assert "was not written by `selectivbench push`" in push("--tag", "v1.3.0", "--tasks", lite, code=2)
 push("--tag", "v1.3.0", "--tasks", lite, "--replace_card")
+assert "# Mine" not in read("README.md") and "Written by hand" not in read("README.md")
 
 # other rows under a published name: refused on main, and where a tag alone has them
 said = push("--tag", "v1.4.0", "--tasks", other, "--output", "elsewhere", code=2)

@@ -57,7 +57,7 @@ def flags(parser) -> None:
         help="remove configs from the Hub's main that are not in this push (tags keep them)",
     )
     parser.add_argument(
-        "--replace_card", action="store_true", help="replace a card that was edited outside of its notes, notes too"
+        "--replace_card", action="store_true", help="replace a card that was edited outside of its notes; these stay"
     )
     parser.add_argument(
         "--skip_eval_yaml",
