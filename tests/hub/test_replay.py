@@ -186,7 +186,10 @@ def test_weights_that_the_command_does_not_give_are_caught_by_training(folder, r
     assert verdicts(findings, "scored again") == {"equal"}
     assert any(f["verdict"] == "DIFFERS" and f["split"] == "model_seed" for f in findings)
     trained = [f for f in findings if f["check"] == "trained again"]
-    assert trained and all(f["verdict"] != "equal" or f["submitted"] == f["replayed"] for f in trained)
+    apart = [f for f in trained if f["submitted"] != f["replayed"]]
+    assert apart and all(
+        "the spread over trainings" in f["rule"] and f["in_se"] for f in apart
+    )  # alice has two model seeds
     assert {f["replayed"] for f in trained if f["split"] == "test"} == {
         made[1]["accuracy"]
     }  # what that seed really gives
@@ -358,6 +361,48 @@ def test_a_stopped_replay_goes_on(folder, replay, tmp_path):
     findings, err = replay()
     assert "resumed from step-00000005" in err
     assert verdicts(findings, "trained again") == {"equal"} and written(tmp_path)["row"]["trust"] == "replayed"
+
+
+def test_two_processes_are_repeated_by_one(folder, replay, tmp_path):
+    record = folder / "runs" / first(folder)["run_id"] / "record.json"
+    said = json.loads(record.read_text())
+    said["training"]["processes"] = said["hardware"]["processes"] = 2
+    record.write_text(json.dumps(said))
+    arguments(folder, per_device_train_batch_size=4)
+    findings, err = replay()
+    assert "2 micro-batches of 4 a step" in err
+    assert verdicts(findings, "trained again") <= {"agrees", "equal"}
+    assert verdicts(findings, "as stated") == {"equal"}  # the batch of a step among it
+    assert written(tmp_path)["differences"] == ["processes 1 instead of 2"]
+
+
+def test_predictions_are_scored_again_and_never_trained(tmp_path, replay, folder):
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from selectivbench_hf.hub import predictions
+
+    task = sb.get_task("lite_noisy_gaps", **TASK)
+    file, model = tmp_path / "p.safetensors", tmp_path / "weights.bin"
+    model.write_bytes(b"somebody's model")
+    save_file({name: np.full((40, 6), 3) for name in predictions.names(task)}, file)
+    scored = predictions.score_predictions(file, task, model)
+    keys = ("scores", "sealed_scores", "sealed_seed")
+    made = {key: getattr(scored, key) for key in keys} | {"weights_sha256": scored.sealed_seed, "trust": "predictions"}
+    row = rows.make_row(task, run_id="mine", name="elsewhere", submitter="alice", **made)
+    shutil.rmtree(folder)
+    (folder / "runs" / "mine").mkdir(parents=True)
+    shutil.copy(file, folder / "runs" / "mine" / "predictions.safetensors")
+    (folder / "runs" / "mine" / "task.json").write_text(task.to_json())
+    _write(folder, [row])
+    assert "nothing to train again" in replay(code=2)[1]
+    findings, err = replay("--rescore_only")
+    assert "taken as stated" in err and {f["verdict"] for f in findings} == {"equal"} and len(findings) == 4
+    save_file(
+        {name: np.full((40, 6), 4) for name in predictions.names(task)},
+        folder / "runs" / "mine" / "predictions.safetensors",
+    )
+    assert "DIFFERS" in verdicts(replay("--rescore_only", code=1)[0], "scored again")
 
 
 def test_a_grammar_of_its_own(folder, replay, tmp_path):
