@@ -59,7 +59,7 @@ def _named(lines: list[dict]) -> list[dict]:
     for line in lines:
         name, whose = line["name"], line["repo"] or (line["submitter"] and f"by {line['submitter']}")
         line["model"] = f"{name} ({whose})" if whose and len(owners[name]) > 1 else name
-    return lines
+    return [{field: line[field] for field in FIELDS} for line in lines]
 
 
 def size_tier(tier: str | None, parameters: int | None) -> str | None:

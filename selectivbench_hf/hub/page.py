@@ -118,7 +118,7 @@ class _Table:
         self.outputs = [frame, summary, download]
         self.name = gr.State(None)
         for component in self.inputs:
-            gr.on([component.change], self.shown, self.inputs, self.outputs, **REQUESTS)
+            component.change(self.shown, self.inputs, self.outputs, trigger_mode="always_last", **REQUESTS)
 
         def choose(event: gr.SelectData):
             model = event.row_value[list(page_table.COLUMNS).index("model")]
