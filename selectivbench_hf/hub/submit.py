@@ -19,6 +19,7 @@ from .held import Held
 from .published import MOST_WEIGHTS
 from .sealed import sealed_seed
 from .sending import Outcome
+from .tracks import NOT_RECIPE
 
 HUB = "https://huggingface.co"
 DATASET = "SELECTIVBENCH_DATASET"
@@ -63,7 +64,6 @@ def submit(
     say = say or (lambda line: None)
     where = Target.of(repo, dataset, to, name, create_pr, private, dry_run, say)
     folders = [str(getattr(r, "output_dir", r)) for r in (run if isinstance(run, (list, tuple)) else [run])]
-    grid = _grid([str(getattr(r, "output_dir", r)) for r in grid])
     opened = [scoring.open_run(folder) for folder in folders]
     for path, _, _ in opened:
         untrusted.check_safetensors(path / submission.WEIGHTS, MOST_WEIGHTS)
@@ -73,11 +73,12 @@ def submit(
         )
         for path, record, task in opened
     ]
+    grids = _grid([str(getattr(r, "output_dir", r)) for r in grid], opened, drafts)
     held = Held(where.dataset)
     held.refuse_other_data(drafts)
     where.check_early(drafts, replace)
     scored = [scoring.score_run(folder, model, say) for folder in folders]
-    new = [_row(s, where, grid) for s in scored]
+    new = [_row(s, where, grids) for s in scored]
     files = {}
     for s, row in zip(scored, new, strict=True):
         files |= _files(s, row)
@@ -187,36 +188,54 @@ class Target:
 # -- rows and files ------------------------------------------------------------------------------------------------------
 
 
-def _grid(folders: list[str]) -> list[tuple[str, dict]]:
-    """(task name, entry) of each run of the learning-rate grid; failed runs are part of it, with no accuracy."""
+def _grid(folders: list[str], opened: list[tuple], drafts: list[dict]) -> dict[str, list[dict]]:
+    """run_id -> the learning-rate grid that it reports: of each task, the submitted run with the lowest seeds. Failed runs are part of a grid.
+
+    Raises:
+        InputError: for a run of another task, other seeds, or that was trained otherwise but for its learning rate.
+    """
     from ..results import latest
 
-    out = []
+    records, out = {record["run_id"]: record for _, record, _ in opened}, {}
     for folder in folders:
         record, why = latest(folder)
         if record is None:
             raise InputError(f"--grid {folder}: {why}")
-        out.append((record["task"]["name"], _grid_entry(record)))
-    return out
+        own = [row for row in drafts if row["task"] == record["task"]["name"]]
+        if not own:
+            raise InputError(f"--grid {folder}: it is a run on {record['task']['name']}, and no submitted run is")
+        lead = min(own, key=lambda row: (row["grammar_seed"] or 0, row["model_seed"] or 0))
+        if other := _unlike(record, records[lead["run_id"]]):
+            raise InputError(
+                f"--grid {folder}: a grid is the run with the lowest seeds, {lead['run_id'][:12]}, at other learning rates, and this one differs in {other}"
+            )
+        entries = out.setdefault(lead["run_id"], [_grid_entry(records[lead["run_id"]])])
+        if record["run_id"] not in {entry["run_id"] for entry in entries}:
+            entries.append(_grid_entry(record))
+    return {run: sorted(grid, key=lambda e: (e["learning_rate"], e["run_id"])) for run, grid in out.items()}
+
+
+def _unlike(one: dict, other: dict) -> str | None:
+    """In what two records differ beside the learning rate; None where in nothing."""
+    if one["task"]["fingerprint"] != other["task"]["fingerprint"]:
+        return "the task's keywords"
+    if one["seeds"]["model"] != other["seeds"]["model"]:
+        return "the model seed"
+    names = [n for n in one["arguments"] if n not in NOT_RECIPE and n != "learning_rate"]
+    return next((n for n in names if one["arguments"][n] != other["arguments"].get(n)), None)
 
 
 def _grid_entry(record: dict) -> dict:
-    accuracies = [entry["accuracy"] for entry in record["evaluation"]["validation_history"]]
-    best = record["scores"].get("validation", {}).get("accuracy", max(accuracies, default=None))
+    scores = record["scores"].get("validation")
     return {
         "learning_rate": record["arguments"]["learning_rate"],
-        "validation_accuracy": best if record["status"] == "finished" else None,
+        "validation_accuracy": scores["accuracy"] if scores and record["status"] == "finished" else None,
         "run_id": record["run_id"],
     }
 
 
-def _row(scored: scoring.Scored, where: Target, grid) -> dict:
-    from .command_line import retrain_command
-
+def _row(scored: scoring.Scored, where: Target, grids: dict) -> dict:
     record, task = scored.record, scored.task
-    tried = {entry["run_id"]: entry for name, entry in grid if name == task.name}
-    if tried:
-        tried = {record["run_id"]: _grid_entry(record)} | tried
     return rows.row_of(
         record,
         task,
@@ -225,8 +244,7 @@ def _row(scored: scoring.Scored, where: Target, grid) -> dict:
         sealed_seed=scored.sealed_seed,
         weights_sha256=scored.sealed_seed,
         trust="weights",
-        command=retrain_command(record, task),
-        grid=sorted(tried.values(), key=lambda e: (e["learning_rate"], e["run_id"])) or None,
+        grid=grids.get(record["run_id"]),
         notes=" ".join(record["training"]["notes"])[:2000] or None,
         **_worth(task, scored.sealed_scores["test"]["accuracy"], scored.max_sequences),
         **where.known(),

@@ -18,7 +18,7 @@ LEARNING_RATES = (3e-4, 1e-3, 3e-3)  # the grid's least
 ANOTHER_BACKEND = 0.001  # share of the items that it may decide otherwise
 
 # of the recorded training arguments: which seed, where and how the run was done, and what other fields of a row say
-_NOT_RECIPE = frozenset((
+NOT_RECIPE = frozenset((
     "task", "task_kwargs", "output_dir", "resume", "model_seed", "data_seed", "num_processes", "per_device_train_batch_size",
     "per_device_eval_batch_size", "gradient_accumulation_steps", "save_steps", "save_total_limit", "logging_steps", "tracker", "detail",
     "self_check", "eval_splits", "max_eval_sequences",
@@ -40,7 +40,7 @@ RECIPE = (
 def recipe(row: dict) -> tuple:
     """All in which the runs of one model must agree: everything but its seeds, and where and how it was run."""
     arguments = json.loads(row["arguments"]) if row["arguments"] else {}
-    said = {k: v for k, v in arguments.items() if k not in _NOT_RECIPE}
+    said = {k: v for k, v in arguments.items() if k not in NOT_RECIPE}
     return (*(row[name] for name in RECIPE), json.dumps(said, sort_keys=True))
 
 

@@ -307,6 +307,34 @@ def test_config_of_a_stranger():
             submission.check_config(good | change, "config.json")
 
 
+def test_grid(runs, tmp_path):
+    from selectivbench_hf.hub.submit import _grid
+
+    opened = [scoring.open_run(str(runs / name)) for name in ("m1", "m0")]
+    drafts = [row_of(runs / "m1"), row_of(runs / "m0")]
+    failed = changed(
+        runs / "fast", tmp_path, lambda r: r.update(run_id="failed", status="failed", reason="NaN", scores={})
+    )
+    ids = {name: record_of(runs / name)["run_id"] for name in ("m0", "m1", "fast", "plain")}
+    grids = _grid([str(runs / "m0"), str(runs / "fast"), str(failed)], opened, drafts)
+    assert list(grids) == [ids["m0"]]  # the run with the lowest seeds reports it
+    told = [(entry["run_id"], entry["learning_rate"]) for entry in grids[ids["m0"]]]
+    assert told == [(ids["m0"], 1e-3), *sorted([(ids["fast"], 1e-2), ("failed", 1e-2)])]
+    values = {entry["run_id"]: entry["validation_accuracy"] for entry in grids[ids["m0"]]}
+    assert values["failed"] is None and values[ids["m0"]] == record_of(runs / "m0")["scores"]["validation"]["accuracy"]
+    for run, told in (
+        ("m1", "the model seed"),
+        ("plain", "is a run on lite, and no submitted run is"),
+        ("none", "no record"),
+    ):
+        with pytest.raises(InputError, match=told):
+            _grid([str(runs / run)], opened, drafts)
+    shutil.rmtree(failed)
+    longer = changed(runs / "fast", tmp_path, lambda r: r["arguments"].update(max_steps=3))
+    with pytest.raises(InputError, match="differs in max_steps"):
+        _grid([str(longer)], opened, drafts)
+
+
 # -- on the Hub ----------------------------------------------------------------------------------------------------------
 
 START = """
