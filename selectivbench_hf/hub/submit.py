@@ -65,6 +65,7 @@ def submit(
     where = Target.of(repo, dataset, to, name, create_pr, private, dry_run, say)
     folders = [str(getattr(r, "output_dir", r)) for r in (run if isinstance(run, (list, tuple)) else [run])]
     opened = [scoring.open_run(folder) for folder in folders]
+    where.ask()
     for path, _, _ in opened:
         untrusted.check_safetensors(path / submission.WEIGHTS, MOST_WEIGHTS)
     drafts = [
@@ -113,6 +114,7 @@ def submit_predictions(
     say = say or (lambda line: None)
     where = Target.of(repo, dataset, to, name, create_pr, private, dry_run, say)
     scored = score_predictions(predictions, get_task(task), model_file)
+    where.ask()
     row = _prediction_row(scored, where)
     held = Held(where.dataset)
     held.refuse_other_data([row])
@@ -144,7 +146,7 @@ class Target:
     repo: str | None
     dataset: str
     to: str | None
-    name: str
+    name: str | None
     submitter: str | None
     create_pr: bool
     private: bool
@@ -153,6 +155,7 @@ class Target:
 
     @classmethod
     def of(cls, repo, dataset, to, name, create_pr, private, dry_run, say) -> Target:
+        """Flags alone are looked at; `ask` asks the Hub."""
         if repo is None and to is None:
             raise InputError("--repo OWNER/model is needed: the repository that will hold the submission")
         if to is not None and not create_pr:
@@ -160,17 +163,18 @@ class Target:
         for flag, given in (("--repo", repo), ("--to", to)):
             if given is not None:
                 client.repo_id(given, flag)
-        dataset = dataset_id(dataset)
+        return cls(repo, dataset_id(dataset), to, name, None, create_pr, private, dry_run, say)
+
+    def ask(self) -> None:
+        """Find out who sends it, and what the repository calls its model where no name was given."""
         try:
-            submitter = client.who()
+            self.submitter = client.who()
         except (InputError, HubFailure) as error:
-            if not dry_run:
+            if not self.dry_run:
                 raise
-            say(f"notice: {error}; the rows of this dry run name no submitter")
-            submitter = None
-        old = sending.look(repo)[1] if to is None else None
-        shown = name or (old.rows[0]["name"] if old else (to or repo).split("/")[1])
-        return cls(repo, dataset, to, shown, submitter, create_pr, private, dry_run, say)
+            self.say(f"notice: {error}; the rows of this dry run name no submitter")
+        old = sending.look(self.repo)[1] if self.to is None else None
+        self.name = self.name or (old.rows[0]["name"] if old else (self.to or self.repo).split("/")[1])
 
     def known(self) -> dict:
         """Fields of every row."""

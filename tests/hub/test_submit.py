@@ -335,6 +335,43 @@ def test_grid(runs, tmp_path):
         _grid([str(longer)], opened, drafts)
 
 
+FLAGS = {
+    "": "needs a run folder, or --predictions FILE",
+    "x --predictions p": "--predictions stands alone; leave out a run folder",
+    "--predictions p --repo a/b": "--predictions needs --model_file",
+    "x --task lite": "--task belongs to --predictions FILE",
+    "x": "--repo OWNER/model is needed",
+    "x --repo a": "--repo must be OWNER/NAME",
+    "x --repo a/b": "--dataset OWNER/selectivbench is needed",
+    "x --to a/b": "it needs --create-pr",
+    "x --module model.py": "--module must be FILE.py:NAME",
+    "x --module none.py:build": "there is no file none.py",
+    "x --dry_rum": "did you mean",
+}
+
+
+def test_flags(runs, capsys, monkeypatch):
+    from selectivbench_hf.cli import main
+
+    monkeypatch.delenv("SELECTIVBENCH_DATASET", raising=False)
+    for line, told in FLAGS.items():
+        assert main(["submit", *line.split()]) == 2, line
+        assert told in capsys.readouterr().err
+    monkeypatch.setenv("SELECTIVBENCH_DATASET", "selectivbench/selectivbench")
+    assert main(["submit", "x", "--repo", "a/b"]) == 2
+    assert "x cannot be submitted: there is no such run folder" in capsys.readouterr().err
+    assert main(["submit", str(runs / "m0"), "--repo", "a/b", "--dry-run"]) == 1  # these tests are offline
+    assert "HF_HUB_OFFLINE is set" in capsys.readouterr().err
+
+
+def test_modules(tmp_path):
+    path = tmp_path / "mine.py"
+    for text, told in (("1/0", "ZeroDivisionError"), ("other = 1", "has no build"), ("build = 1", "has no build")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=told):
+            scoring.load_module(f"{path}:build")
+
+
 # -- on the Hub ----------------------------------------------------------------------------------------------------------
 
 START = """
