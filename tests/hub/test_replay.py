@@ -12,7 +12,7 @@ import torch
 import selectivbench_hf as sb
 from selectivbench_hf.cli import main
 from selectivbench_hf.errors import InputError
-from selectivbench_hf.hub import comparison, rows, scoring, submission
+from selectivbench_hf.hub import comparison, rows, scoring, sending, submission
 from selectivbench_hf.hub.command_line import retrain_command
 from selectivbench_hf.launching import StopFlag, Stopped
 
@@ -52,8 +52,7 @@ def _put(folder: Path, run: Path) -> dict:
     shutil.copy(scored.weights, place / "model.safetensors")
     shutil.copy(scored.config, place / "config.json")
     shutil.copy(run / "task.json", place / "task.json")
-    (place / "record.json").write_text(json.dumps(record))
-    return rows.row_of(
+    row = rows.row_of(
         record,
         scored.task,
         scores=scored.scores,
@@ -65,6 +64,8 @@ def _put(folder: Path, run: Path) -> dict:
         trust="weights",
         command=retrain_command(record, scored.task),
     )
+    (place / "record.json").write_text(sending.record_of(scored, row))
+    return row
 
 
 def _write(folder: Path, made) -> None:

@@ -76,6 +76,11 @@ def _run(arguments, stop) -> int:
             raise InputError("--results pushes runs that were trained again, and with --rescore_only none is")
     files = Files.of(arguments.submission)
     by = _who(arguments, files)
+    given, data = files.submission, files.submission.dataset
+    say(
+        f"{f'repository {files.repo} at {files.revision}' if files.repo else f'folder {files.where}'}: {len(given.rows)} run(s), submitted with the data "
+        f"{data['id']} {data['tag']}; replayed by {by or 'somebody without a name'}"
+    )
     output = Path(arguments.output or Path("replays") / os.path.basename(os.path.abspath(arguments.submission)))
     if output.exists() and not output.is_dir():
         raise InputError(f"--output {output} exists and is no folder")
