@@ -103,8 +103,8 @@ def _levels(task: str, like: dict, lines, picked) -> str:
         for line in same:
             if line["model"] == name:
                 best.setdefault(line["task"], line)
-        series.append(svg.Series(name, [_point(line, levels[t][0]) for t, line in best.items()], joined=True))
-    ticks = {bits: f"{bits:.1f}" for bits, _ in levels.values()}
+        series.append(svg.Series(name, [_point(line, levels[t]) for t, line in best.items()], joined=True))
+    ticks = {bits: f"{bits:.1f}" for bits in levels.values()}
     empty = (
         "This task has no levels of entropy." if not levels else "No picked model has scores on this task's levels."
     )
@@ -130,14 +130,11 @@ def gap_lengths(task: str) -> dict[str, int]:
 
 
 @functools.lru_cache(maxsize=64)
-def entropy_levels(task: str) -> dict[str, tuple[float, str]]:
-    """Task of the same variant -> (topological entropy in bits at grammar seed 1, level), for a random grammar's task; empty for others."""
+def entropy_levels(task: str) -> dict[str, float]:
+    """Task of the same variant -> topological entropy in bits at grammar seed 1, for a random grammar's task; empty for others."""
     from ..tasks import LEVELS, get_task, grammar_task_names
 
     if task not in grammar_task_names():
         return {}
     suffix = task.removeprefix(get_task(task).level)
-    return {
-        level + suffix: (get_task(level + suffix).grammar.topological_entropy() / math.log(2), level)
-        for level in LEVELS
-    }
+    return {level + suffix: get_task(level + suffix).grammar.topological_entropy() / math.log(2) for level in LEVELS}
