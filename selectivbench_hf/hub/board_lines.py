@@ -7,6 +7,7 @@ A line is a dict of plain values. Accuracies are in per cent, and None stands fo
     rank, official, track                 rank among the official ones of its table and track
     sealed, sealed_low, sealed_high       mean accuracy on the sealed `test` and its 95 % interval; so `published`
     over                                  what the interval is over: "grammar seeds", "model seeds" or "test sequences"
+    between_grammars, between_models      standard deviation over grammar seeds' means, and over the model seeds of a grammar
     splits                                split -> {"published", "sealed"}, accuracies
     runs, tier, budget, trust, replayed_by, submitter, mixer, decay, write_rule, channel_mixing, nonlinear, parameters, state_size,
     state_grows, effective_context, ceiling, sealed_grammar, date, source_url, repo_revision
@@ -26,10 +27,11 @@ from .ranking import Apart, Entry, Ranking
 from .untrusted import shown
 
 FIELDS = (
-    "name", "repo", "model", "table", "task", "data", "objective", "rank", "official", "track", "sealed", "sealed_low", "sealed_high", "published",
-    "published_low", "published_high", "over", "splits", "runs", "tier", "budget", "trust", "replayed_by", "submitter", "mixer", "decay", "write_rule",
-    "channel_mixing", "nonlinear", "parameters", "state_size", "state_grows", "effective_context", "ceiling", "sealed_grammar", "date", "source_url",
-    "repo_revision", "flags", "notes", "faults", "row_ids",
+    "name", "repo", "model", "table", "task", "data", "objective", "rank", "official", "track", "sealed", "sealed_low", "sealed_high",
+    "published", "published_low", "published_high", "over", "between_grammars", "between_models", "splits", "runs", "tier", "budget",
+    "trust", "replayed_by", "submitter", "mixer", "decay", "write_rule", "channel_mixing", "nonlinear", "parameters", "state_size",
+    "state_grows", "effective_context", "ceiling", "sealed_grammar", "date", "source_url", "repo_revision", "flags", "notes", "faults",
+    "row_ids",
 )  # fmt: skip
 
 ONCE, LESS, MORE = "the training split once", "less than the training split", "more than the training split once"
@@ -86,7 +88,9 @@ def _entry(entry: Entry, by_id: dict[str, dict]) -> dict:
         "data": entry.data_major,
         **_score("sealed", entry.sealed),
         **_score("published", entry.published),
-        "over": (entry.sealed or entry.published).over,
+        "over": (best := entry.sealed or entry.published).over,
+        "between_grammars": _per_cent(best.between_grammars),
+        "between_models": _per_cent(best.between_models),
         "splits": {split: {k: _per_cent(v) for k, v in found.items()} for split, found in entry.splits.items()},
         "tier": size_tier(entry.tier, entry.parameters),
         "budget": budget(by_id[entry.row_ids[0]]["epochs_of_train"]),
@@ -117,6 +121,8 @@ def _apart(apart: Apart) -> dict:
         "official": False,
         "track": "none",
         **scores,
+        "between_grammars": None,
+        "between_models": None,
         "over": None if scores["published_low"] is None and scores["sealed_low"] is None else "test sequences",
         "splits": {
             s: {"published": accuracy(published, s), "sealed": accuracy(sealed, s)}

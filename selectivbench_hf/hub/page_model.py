@@ -60,8 +60,8 @@ def _head(lines) -> str:
 
 
 def _scores(lines) -> str:
-    heads = ("task", "track", "rank", "sealed, %", "published, %", "95 % interval", "over", "runs", "trust", "context", "exact filter, %",
-             "sealed grammar, %")  # fmt: skip
+    heads = ("task", "track", "rank", "sealed, %", "published, %", "95 % interval", "over", "deviation (grammars)",
+             "deviation (trainings)", "runs", "trust", "context", "exact filter, %", "sealed grammar, %")  # fmt: skip
     rows = []
     for line in lines:
         which = "sealed" if line["sealed"] is not None else "published"
@@ -74,6 +74,8 @@ def _scores(lines) -> str:
                 _number(line["published"]),
                 text(interval(line[f"{which}_low"], line[f"{which}_high"]) or "-"),
                 text(line["over"] or "-"),
+                _number(line["between_grammars"]),
+                _number(line["between_models"]),
                 _or_dash(line["runs"]),
                 text(line["trust"] or "-")
                 + (f", replayed by {text(line['replayed_by'])}" if line["replayed_by"] else ""),

@@ -40,6 +40,9 @@ def test_entries_and_rows_kept_apart_are_lines_in_the_order_of_the_ranking(lines
     delta, big, plain, part = lines.lines
     assert (delta["track"], delta["rank"], delta["runs"], delta["official"]) == ("closed", 1, 8, True)
     assert delta["sealed"] == pytest.approx(72.8) and delta["over"] == "grammar seeds"
+    assert delta["between_grammars"] == pytest.approx(1.291, abs=1e-3) and delta["between_models"] == pytest.approx(
+        0.1414, abs=1e-3
+    )
     assert delta["sealed_low"] < 72.8 < delta["sealed_high"] and len(delta["row_ids"]) == 8
     assert (big["track"], big["rank"], big["tier"]) == ("open", 1, "at most 50 M") and big["faults"]
     assert (plain["official"], plain["rank"], plain["sealed"]) == (False, None, None) and plain["published"] == 50
@@ -170,6 +173,7 @@ def test_a_models_page_has_its_runs_records_command_and_what_is_doubtful(lines):
     shown = page_model.render(*lines.of_model("delta"))
     assert shown.count("https://huggingface.co/alice/delta/tree/" + "a" * 40 + "/runs/run-") == 8
     assert "accelerate launch -m selectivbench_hf.training --task lite" in shown and "torch 2.13.0" in shown
+    assert "<td>1.29</td><td>0.14</td>" in shown  # standard deviations between grammars and between trainings
     assert "What is doubtful" not in shown
     shown = page_model.render(*lines.of_model("part"))
     assert "What is doubtful" in shown and "the first 10 sequences" in shown
