@@ -13,6 +13,14 @@ from .ranking import score
 
 MARKER = "<!-- Made by `selectivbench submit`, which replaces this file; edits are lost at the next submission. -->"
 LIBRARY = "selectivbench-hf"
+ASKED = {
+    "grammar": "items whose grammar state it names",
+    "recall": "questions about what a sequence has shown that it answers right",
+}
+BEST = {
+    "grammar": "what the exact filter reaches, which knows the grammar",
+    "recall": "100, since every answer was shown",
+}
 TRUST = {
     "predictions": "predicted states were scored here; nobody but the submitter has run the model",
     "weights": "the saved weights were scored again",
@@ -37,6 +45,8 @@ def render(rows: Sequence[dict], dataset: dict, repo: str) -> str:
         "name": _cell(first["name"]),
         "what": _what(rows),
         "dataset": dataset["id"],
+        "asked": ASKED[get_task(first["task"]).family],
+        "best": BEST[get_task(first["task"]).family],
         "results": _results(rows),
         "splits": _splits(rows),
         "doubts": _doubts(rows),
@@ -196,9 +206,7 @@ def _score_again(rows, repo) -> str:
         return "Each run's task is in `runs/RUN_ID/task.json`; `sb.score(task, split, predicted)` scores predicted states of any framework."
     return (
         "From a clone of the repository:\n\n```\n"
-        + "\n".join(
-            f"selectivbench evaluate runs/{row['run_id']} --task runs/{row['run_id']}/task.json" for row in rows
-        )
+        + "\n".join(f"selectivbench evaluate runs/{row['run_id']}" for row in rows)
         + f"\n```\n\nand everything at once, the sealed tests too: `selectivbench replay {repo} --rescore_only`."
     )
 

@@ -98,7 +98,12 @@ def test_a_name_stays_text(name):
 
 def test_kinds_of_runs():
     recall = model_card.render([row(task="mqar_lite")], DATASET, "alice/tiny")
-    assert "input_ids=" in recall and "(sequences, steps, symbols)" in recall and "| mqar_lite | - |" in recall
+    assert (
+        "input_ids=" in recall
+        and "questions about what a sequence has shown" in recall
+        and "grammar" not in recall.split("## Results")[0]
+    )
+    assert "(sequences, steps, symbols)" in recall and "| mqar_lite | - |" in recall
     own = model_card.render(
         [row(mixer="MyModel", hidden_size=None, num_hidden_layers=None, command=None)], DATASET, "alice/tiny"
     )
