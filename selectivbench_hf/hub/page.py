@@ -53,11 +53,8 @@ def build(kept: Kept):
             with gr.Tab("About", id="about"):
                 gr.Markdown(page_text.ABOUT, sanitize_html=True)
         table.open.click(lambda name: (gr.Tabs(selected="model"), name), table.name, [tabs, model], **REQUESTS)
-        menus = {
-            **table.menus,
-            **plots,
-            model: lambda board: board.models(),
-        }  # what offers things of the board to choose from
+        # what offers things of the board to choose from
+        menus = {**table.menus, **plots, model: lambda board: board.models()}
         seen = gr.State(kept.number)
 
         def look_again(seen, *wanted):
@@ -117,8 +114,15 @@ class _Table:
             download = gr.DownloadButton("Download these lines as CSV", file, elem_id="sb-csv", size="sm")
         self.outputs = [frame, summary, download]
         self.name = gr.State(None)
-        for component in self.inputs:
-            component.change(self.shown, self.inputs, self.outputs, trigger_mode="always_last", **REQUESTS)
+        # one event of many triggers, so that an answer never overtakes a later one
+        gr.on(
+            [c.change for c in self.inputs],
+            self.shown,
+            self.inputs,
+            self.outputs,
+            trigger_mode="always_last",
+            **REQUESTS,
+        )
 
         def choose(event: gr.SelectData):
             model = event.row_value[list(page_table.COLUMNS).index("model")]
@@ -186,7 +190,8 @@ def serve(kept: Kept, host: str = "127.0.0.1", port: int = 7860, browser: bool =
     )  # no font is fetched
     page = build(kept)
     page.launch(server_name=host, server_port=port, share=False, inbrowser=browser, ssr_mode=False, prevent_thread_lock=True, quiet=True,
-                theme=theme, css=CSS, footer_links=[], enable_monitoring=False, show_error=False)  # fmt: skip
+                theme=theme, css=CSS, footer_links=[], enable_monitoring=False, show_error=False,
+                max_file_size=1)  # fmt: skip
     return page
 
 
