@@ -22,11 +22,9 @@ def client_environment(hub, tmp_path, environment):
     """The environment of a user's clients; user None: no token. `home`: clients with the same one share a cache."""
 
     def make(user, home="home", **more):
-        folder = tmp_path / home
-        (folder / "work").mkdir(parents=True, exist_ok=True)
-        env = environment(**hub.env(user), HF_HOME=str(folder), HF_HUB_OFFLINE="0", OMP_NUM_THREADS="1")
-        for name in ("HF_TOKEN",) if user is None else ():
-            env.pop(name, None)
+        env = environment(**hub.env(user), HF_HOME=str(tmp_path / home), HF_HUB_OFFLINE="0", OMP_NUM_THREADS="1")
+        if user is None:
+            env.pop("HF_TOKEN", None)
         return {**env, **{key: str(value) for key, value in more.items()}}
 
     return make
@@ -39,16 +37,10 @@ def start(client_environment, tmp_path):
 
     def of(user, home="home"):
         def run(argv, **env):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "selectivbench_hf.cli", *map(str, argv)],
-                cwd=tmp_path,
-                env=client_environment(user, home, **env),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            running.append(process)
-            return process
+            words = [sys.executable, "-m", "selectivbench_hf.cli", *map(str, argv)]
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+            running.append(subprocess.Popen(words, cwd=tmp_path, env=client_environment(user, home, **env), **pipes))
+            return running[-1]
 
         return run
 
@@ -60,44 +52,39 @@ def start(client_environment, tmp_path):
 
 
 @pytest.fixture
-def client(client_environment, tmp_path):
-    """client(user)(argv, code=0, **env) -> (out, err) of `selectivbench ARGV`, which must exit with `code`; it runs in tmp_path."""
+def run_client(client_environment, tmp_path):
+    """run_client(user, home, words, code, env) -> (out, err) of `python WORDS`, which must exit with `code`; it runs in tmp_path."""
+
+    def run(user, home, words, code, env):
+        result = subprocess.run(
+            [sys.executable, *map(str, words)],
+            cwd=tmp_path,
+            env=client_environment(user, home, **env),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result.stdout, result.stderr
+
+    return run
+
+
+@pytest.fixture
+def client(run_client):
+    """client(user)(argv, code=0, **env) -> (out, err) of `selectivbench ARGV`."""
 
     def of(user, home="home"):
-        def run(argv, code=0, **env):
-            result = subprocess.run(
-                [sys.executable, "-m", "selectivbench_hf.cli", *map(str, argv)],
-                cwd=tmp_path,
-                env=client_environment(user, home, **env),
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
-            assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
-            return result.stdout, result.stderr
-
-        return run
+        return lambda argv, code=0, **env: run_client(user, home, ["-m", "selectivbench_hf.cli", *argv], code, env)
 
     return of
 
 
 @pytest.fixture
-def script(client_environment, tmp_path):
-    """script(user)(python_text, code=0, **env) -> stdout of the program, run in tmp_path."""
+def script(run_client):
+    """script(user)(python_text, code=0, **env) -> stdout of the program."""
 
     def of(user, home="home"):
-        def run(text, code=0, **env):
-            result = subprocess.run(
-                [sys.executable, "-c", text],
-                cwd=tmp_path,
-                env=client_environment(user, home, **env),
-                capture_output=True,
-                text=True,
-                timeout=300,
-            )
-            assert result.returncode == code, f"exit code {result.returncode}\n{result.stdout}\n{result.stderr}"
-            return result.stdout
-
-        return run
+        return lambda text, code=0, **env: run_client(user, home, ["-c", text], code, env)[0]
 
     return of
