@@ -6,6 +6,15 @@ import re
 from dataclasses import dataclass, fields
 
 from . import resources
+from .datacard_tables import (
+    ceilings_table,
+    columns_table,
+    configs_table,
+    family_of,
+    fingerprints_table,
+    hashes_table,
+    recall_table,
+)
 
 MARKER = "<!-- Made by `selectivbench build`, which replaces this file; edits are lost at the next build. -->"
 NOISE_INTRODUCTION = (
@@ -135,8 +144,8 @@ def body(manifests: dict[str, dict], source: Source, notes: str = "") -> str:
         + ("  # this folder's path, from where you run" if source == LOCAL else ""),
         "notes": notes,
         "sections": "\n\n".join(_sections(manifests, source)),
-        "fingerprints": _fingerprints_table(manifests),
-        "hashes": _hashes_table(manifests),
+        "fingerprints": fingerprints_table(manifests),
+        "hashes": hashes_table(manifests),
         "hash_recipe": resources.text("dataset_cards/content_hash.py").rstrip("\n"),
     }
     return fill(resources.text("dataset_cards/dataset_card.md"), values)
@@ -154,16 +163,22 @@ def _sections(manifests, source) -> list[str]:
     """What there is to say about each family of tasks that the folder holds: configs, columns, law, scoring, citation."""
     out = []
     for family, template, table in (
-        ("grammar", "dataset_cards/grammar.md", _configs_table),
-        ("recall", "dataset_cards/recall.md", _recall_table),
+        ("grammar", "dataset_cards/grammar.md", configs_table),
+        ("recall", "dataset_cards/recall.md", recall_table),
     ):
         own = {name: m for name, m in manifests.items() if family_of(m) == family}
         if own:
-            values = {"configs": table(own), "changes": _changes(own), "columns": _columns_table(own)}
-            values |= {"noise_recipe": _noise_recipe(own), "ceilings": _ceilings_table(own)}
-            values |= _example_values(own, source)
+            values = {"configs": table(own), "changes": _changes(own), "columns": columns_table(own)}
+            values |= {"noise_recipe": _noise_recipe(own), "ceilings": ceilings_table(own)}
+            values |= {"horizon": _horizon(own)} | _example_values(own, source)
             out.append(fill(resources.text(template).rstrip("\n"), values))
     return out
+
+
+def _horizon(manifests) -> str:
+    """The law of the horizon family, where a config is of it."""
+    any_there = any(m["card"].get("level", "").startswith("horizon_") for m in manifests.values())
+    return "\n\n" + resources.text("dataset_cards/horizon.md").rstrip("\n") if any_there else ""
 
 
 def _example_values(manifests, source) -> dict[str, str]:
@@ -179,11 +194,6 @@ def _example_values(manifests, source) -> dict[str, str]:
         "states": str(manifest["card"].get("states")),
         "seen": str(min(1_000, manifest["splits"]["train"]["num_sequences"])),
     }
-
-
-def family_of(manifest) -> str:
-    """`grammar` or `recall`; manifests written before there were recall tasks do not say."""
-    return manifest["card"].get("family", "grammar")
 
 
 def fill(template: str, values: dict[str, str]) -> str:
@@ -267,79 +277,6 @@ def _info_entry(name, manifest) -> dict:
     }
 
 
-def _table(head, rows) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
-
-
-def _configs_table(manifests) -> str:
-    rows = []
-    for name, m in manifests.items():
-        card = m["card"]
-        sizes = ", ".join(f"{split} {s['num_sequences']:,}" for split, s in m["splits"].items())
-        steps = sorted({card["max_steps"][split] for split in m["splits"]})
-        rows.append(
-            [
-                f"`{name}`",
-                card["level"],
-                f"{card['states']:,}",
-                card["symbols"],
-                card["items"],
-                f"{steps[0]:,}" if len(steps) == 1 else f"{steps[0]:,} to {steps[-1]:,}",
-                sizes,
-            ]
-        )
-    return _table(
-        ["config", "level", "states (classes)", "symbols", "items a sequence", "longest sequence, steps", "sequences"],
-        rows,
-    )
-
-
-def _recall_table(manifests) -> str:
-    rows = []
-    for name, m in manifests.items():
-        card = m["card"]
-        sizes = ", ".join(f"{split} {s['num_sequences']:,}" for split, s in m["splits"].items())
-        steps = max(card["max_steps"][split] for split in m["splits"])
-        chance = " / ".join(f"{share:.2%}" for share in card["chance"].values())
-        law = "-" if card["kind"] == "copy" else f"alpha {card['alpha']:g}, filler {card['filler']}"
-        rows.append(
-            [
-                f"`{name}`",
-                card["description"].partition("(")[2][:-1],
-                law,
-                f"{card['symbols']:,}",
-                f"{steps:,}",
-                chance,
-                sizes,
-            ]
-        )
-    return _table(
-        ["config", "task", "law", "symbols V", "longest sequence, steps", "chance: guess / any value", "sequences"],
-        rows,
-    )
-
-
-RUNGS = (1, 2, 3, 4, 6, 8)  # of the ladder, in a card
-
-
-def _ceilings_table(manifests) -> str:
-    """The exact filter, k95 and the first rungs of the ladder of each config whose manifest has them, and why where there are none."""
-    percent = lambda share: "-" if share is None else f"{share:.2%}"
-    rows, lines = [], []
-    for name, m in manifests.items():
-        best = m["card"].get("ceiling") or {"accuracy": None, "ladder": None, "why": None}
-        rungs = best["ladder"] or []
-        k95 = "-" if not rungs else best["k95"] or "none"
-        # a ladder that ended early had reached its limit
-        worth = [percent(rungs[min(k, len(rungs)) - 1] if rungs else None) for k in RUNGS]
-        rows.append([f"`{name}`", percent(best["accuracy"]), k95, *worth])
-        if best["why"]:
-            lines.append(f"- `{name}`: {best['why']}.")
-    table = _table(["config", "exact filter", "k95", *(f"last {k}" for k in RUNGS)], rows)
-    return table + ("\n\n" + "\n".join(lines) if lines else "")
-
-
 def _changes(manifests) -> str:
     lines = []
     for name, m in manifests.items():
@@ -364,51 +301,3 @@ def _noise_recipe(manifests) -> str:
     table = "\n".join(["{", *rows, "}"])
     code = fill(resources.text("dataset_cards/noise.py"), {"noise_configs": table}).rstrip("\n")
     return f"{NOISE_INTRODUCTION}\n\n```python\n{code}\n```"
-
-
-def _columns_table(manifests) -> str:
-    first = next(iter(manifests.values()))
-    columns = first["card"]["column_types"]
-    kinds = {
-        c: sorted({m["card"]["column_types"][c] for m in manifests.values()}, key=lambda t: (len(t), t))
-        for c in columns
-    }
-    says = {
-        "example_id": "number of the sequence in its split, from 0",
-        "input_ids": "symbol at each step: `#` = 0, letters from 1, and the number of symbols (last column of ids) for a blank step",
-        "labels": "grammar state at each step; a blank step or distractor carries the state of the item it follows",
-        "item_ids": "0-based number of the item that the step belongs to",
-    }
-    if family_of(first) == "recall":
-        says["input_ids"] = "symbol at each step"
-        says["labels"] = (
-            "the symbol asked for at this step, -100 where nothing is asked; signed, so that it can be -100"
-        )
-    return _table(
-        ["column", "type", "content"],
-        [[f"`{c}`", " or ".join(kinds[c]) + ("" if c == "example_id" else ", one a step"), says[c]] for c in columns],
-    )
-
-
-def _fingerprints_table(manifests) -> str:
-    return _table(
-        ["config", "data version", "fingerprint (SHA-256)"],
-        [[f"`{name}`", m["data_version"], f"`{m['fingerprint']}`"] for name, m in manifests.items()],
-    )
-
-
-def _hashes_table(manifests) -> str:
-    rows = [
-        [
-            f"`{name}`" if i == 0 else "",
-            split,
-            f"{s['num_sequences']:,}",
-            f"`{s['fingerprint'][:16]}`",
-            f"`{s['content_hash']}`",
-        ]
-        for name, m in manifests.items()
-        for i, (split, s) in enumerate(m["splits"].items())
-    ]
-    return _table(
-        ["config", "split", "sequences", "fingerprint of the split (first 16)", "content hash (SHA-256)"], rows
-    )

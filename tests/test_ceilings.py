@@ -225,7 +225,7 @@ def test_tasks_verbose(capsys, monkeypatch):
 
 def test_data_card(cache):
     """The card has the numbers of its configs; where there is no exact filter it says why; older manifests have dashes."""
-    from selectivbench_hf import datacard
+    from selectivbench_hf import datacard, datacard_tables
 
     task = sb.get_task("lite_noisy_gaps", **SMALL)
     hidden = sb.get_task(task, noise="gaussian", noise_scale=0.5)
@@ -233,7 +233,7 @@ def test_data_card(cache):
     del cards["c"]["ceiling"]
     best, rungs = oracle.ceiling(task), ladder.context_ladder(task).accuracy
     assert cards["a"]["ceiling"]["ladder"] == [round(a, 6) for a in rungs]
-    told = datacard._ceilings_table({name: {"card": card} for name, card in cards.items()}).splitlines()
+    told = datacard_tables.ceilings_table({name: {"card": card} for name, card in cards.items()}).splitlines()
     assert told[2].startswith(
         f"| `a` | {best.accuracy:.2%} | {ladder.context_ladder(task).k95 or 'none'} | {rungs[0]:.2%} | "
     )

@@ -71,6 +71,13 @@ def test_the_card_says_what_there_is_to_know(manifests):
     assert not re.search(r"\{\{ \w+ \}\}", text)
 
 
+def test_the_horizon_family_is_told_where_it_is(tmp_path):
+    materialise.build([get_task("horizon_4", **SMALL)], tmp_path, progress=False)
+    assert "*Horizon family.* `horizon_*` are fixed grammars" in (tmp_path / "README.md").read_text()
+    materialise.build([get_task("lite", **SMALL)], tmp_path / "lite", progress=False)
+    assert "Horizon family" not in (tmp_path / "lite/README.md").read_text()
+
+
 def test_every_table_of_the_card_has_its_columns(manifests):
     """A cell with a bar or a line break would break a table where the Hub draws it."""
     tables, rows = 0, []
