@@ -55,7 +55,7 @@ def verify(
     chosen = [name for name in found if names is None or name in names]
     began = time.perf_counter()
     own = [
-        Difference("it is no part of a published data set", file=path)
+        Difference("it is no part of a published data set", file=_printable(path))
         for path in sorted(files.listing)
         if "/" not in path and path not in ROOT
     ]
@@ -73,6 +73,11 @@ def verify(
     return [first, *rows]
 
 
+def _printable(path: str) -> str:
+    """A name from outside in printable ASCII."""
+    return untrusted.shown(path)[1:-1]
+
+
 def _row(name, began, differences) -> dict:
     counts = dict.fromkeys(("splits", "sequences", "files", "bytes", "drawn_again"), 0)
     seconds = round(time.perf_counter() - began, 2)
@@ -87,7 +92,7 @@ def _config(files: DataFiles, name: str, sample, bar) -> tuple[dict, dict | None
     began, differences = time.perf_counter(), []
 
     def differ(what, **where):
-        differences.append(Difference(what, config=name, **where))
+        differences.append(Difference(what, config=_printable(name), **where))
 
     inside = {path.partition("/")[2]: file for path, file in files.listing.items() if path.startswith(f"{name}/")}
     try:
@@ -95,16 +100,19 @@ def _config(files: DataFiles, name: str, sample, bar) -> tuple[dict, dict | None
         manifest = read_manifest(files, name)
     except InputError as error:
         differ(str(error), file=MANIFEST)
-        return _row(name, began, differences), None
+        return _row(_printable(name), began, differences), None
     for path in sorted(set(inside) - set(files_of(manifest)) - {MANIFEST}):
-        differ("it is not in the manifest", file=untrusted.shown(path)[1:-1])
+        differ("it is not in the manifest", file=_printable(path))
     for path, stated in files_of(manifest).items():
         if path not in inside:
             differ("it is missing", file=path)
             continue
-        if inside[path]["size"] != stated["bytes"]:
-            differ(f"it has {inside[path]['size']:,} bytes, the manifest says {stated['bytes']:,}", file=path)
-        if inside[path]["size"] <= MOST_FILE and (sha := file_hash(files.path(f"{name}/{path}"))) != stated["sha256"]:
+        size, most = inside[path]["size"], MOST_JSON if path == TASK else MOST_FILE
+        if size != stated["bytes"]:
+            differ(f"it has {size:,} bytes, the manifest says {stated['bytes']:,}", file=path)
+        if size > most:
+            differ(f"it has {size:,} bytes; at most {most:,} are read", file=path)
+        elif (sha := file_hash(files.path(f"{name}/{path}"))) != stated["sha256"]:
             differ(f"its SHA-256 is {sha}, the manifest says {stated['sha256']}", file=path)
     row = _row(name, began, differences)
     row |= {"files": len(inside), "bytes": sum(file["size"] for file in inside.values())}

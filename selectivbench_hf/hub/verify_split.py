@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 MOST_GROUP = 256 << 20  # bytes of a row group, uncompressed; a build's have about 8 MiB
+BATCH = 2_000  # rows decoded at a time
 LISTED = 20  # rows of a column that are named one by one
 
 
@@ -50,10 +51,10 @@ class SplitCheck:
     content_hash: str | None = None
 
 
-def sampled(size: int, sample: int | None) -> np.ndarray:
-    """Rows of a split of `size`: `sample` of them spread over it (None: all), from a first one that nobody can know before."""
+def sampled(size: int, sample: int | None) -> np.ndarray | None:
+    """Rows of a split of `size`: `sample` of them spread over it, from a first one that nobody can know before; None for all."""
     if sample is None or sample >= size:
-        return np.arange(size)
+        return None
     start = secrets.randbelow(1 << 20) / (1 << 20)
     return np.minimum(((np.arange(sample) + start) * size / sample).astype(np.int64), size - 1)
 
@@ -81,7 +82,7 @@ def check_split(task, split: str, entry: dict, place: Callable[[str], Path | Non
         check.content_hash = digest
         if digest != entry["content_hash"]:
             what = f"the content hash of its values is {digest}, the manifest's {entry['content_hash']}"
-            again = _Reader(task, split, np.arange(task.splits[split]))
+            again = _Reader(task, split, None)
             for _ in again.tables(files, lambda rows: None):
                 pass
             check.differences = [Difference(what, split=split), *again.differences]
@@ -90,7 +91,7 @@ def check_split(task, split: str, entry: dict, place: Callable[[str], Path | Non
 
 
 class _Reader:
-    """Reads a split's files once, notes differences, and compares the rows in `chosen` (sorted) with the generator's."""
+    """Reads a split's files once, notes differences, and compares the rows in `chosen` (sorted; None: all) with the generator's."""
 
     def __init__(self, task, split, chosen):
         from ..builder import features_of
@@ -137,20 +138,31 @@ class _Reader:
                     self.sound = False
                 left = rows
                 for group in range(meta.num_row_groups):
-                    size = meta.row_group(group).total_byte_size
-                    if not 0 <= size <= MOST_GROUP:
-                        self._differ(
-                            f"row group {group} has {size:,} bytes uncompressed; at most {MOST_GROUP:,} are read"
-                        )
+                    if too_large := self._too_large(meta.row_group(group)):
+                        self._differ(f"row group {group} is not read: {too_large}")
                         self.sound = False
                         return
-                    table = parquet.read_row_group(group, columns=self.schema.names)
-                    yield table.slice(0, left)
-                    left -= min(left, table.num_rows)
-        except (pa.ArrowException, OSError, ValueError) as error:
+                    for batch in parquet.iter_batches(BATCH, row_groups=[group], columns=self.schema.names):
+                        batch.validate(full=True)
+                        yield pa.Table.from_batches([batch]).slice(0, left)
+                        left -= batch.num_rows
+                        if left <= 0:  # rows beyond are told by their number
+                            return
+        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
             why = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
             self._differ(f"it cannot be read as Parquet ({ascii(why)[1:-1]})")
             self.sound = False
+
+    def _too_large(self, group) -> str:
+        """Why a row group is more than rows of this split can be, by the file's own account; ''. Repeated values pack into next to nothing."""
+        if not 0 <= group.total_byte_size <= MOST_GROUP:
+            return f"{group.total_byte_size:,} bytes uncompressed; at most {MOST_GROUP:,} are"
+        most = group.num_rows * self.task.max_steps(self.split)
+        for column in range(group.num_columns):
+            values = group.column(column).num_values
+            if values > most:
+                return f"{group.num_rows:,} rows with {values:,} values; at most {most:,} fit the task"
+        return ""
 
     def _columns(self, found) -> bool:
         """Whether a file has the task's columns with their types, in order."""
@@ -197,9 +209,12 @@ class _Reader:
         for at in np.flatnonzero(ids != expected):
             self._name(f"it is {ids[at]}", first + int(at), "example_id")
         self._hash(columns, first)
-        low, high = np.searchsorted(self.chosen, [first, first + table.num_rows])
-        if high > low:
-            self._compare(columns, self.chosen[low:high], first)
+        rows = expected[expected < self.task.splits[self.split]]
+        if self.chosen is not None:
+            low, high = np.searchsorted(self.chosen, [first, first + table.num_rows])
+            rows = self.chosen[low:high]
+        if len(rows):
+            self._compare(columns, rows, first)
         return True
 
     def _hash(self, columns, first):

@@ -100,9 +100,7 @@ def test_sampled_rows_are_spread_and_new_each_time():
     rows = [verify_split.sampled(1000, 10) for _ in range(20)]
     assert all(np.array_equal(r // 100, np.arange(10)) for r in rows)
     assert len({tuple(r) for r in rows}) > 1
-    assert np.array_equal(verify_split.sampled(5, 5), np.arange(5)) and np.array_equal(
-        verify_split.sampled(5, None), np.arange(5)
-    )
+    assert verify_split.sampled(5, 5) is None and verify_split.sampled(5, None) is None
 
 
 @pytest.mark.parametrize(
@@ -200,8 +198,32 @@ def test_nulls_are_named(folder):
 
 
 def test_a_row_group_that_would_fill_the_memory_is_not_read(folder, monkeypatch):
+    def long_row(table):
+        rows = table.column("labels").to_pylist()
+        rows[3] = [0] * 2_000_000
+        return table.set_column(2, table.schema.field(2), pa.array(rows, table.schema.field(2).type))
+
+    rewrite(folder, COPY, TRAIN, long_row, ("file",))
+    assert (folder / COPY / TRAIN).stat().st_size < 50_000  # two million zeros in next to nothing
+    assert "row group 0 is not read: 300 rows with 2,0" in only(folder).what
     monkeypatch.setattr(verify_split, "MOST_GROUP", 1000)
-    assert all("uncompressed; at most 1,000 are read" in d.what for d in found(folder, names=[COPY]))
+    assert all("uncompressed; at most 1,000 are" in d.what for d in found(folder, names=[COPY]))
+
+
+def test_a_file_that_is_too_large_is_not_read(folder, monkeypatch):
+    monkeypatch.setattr(verify, "MOST_FILE", 3_000)
+    monkeypatch.setattr(verify, "MOST_JSON", 20_000)
+    large = {(d.config, d.file) for d in found(folder) if "at most 3,000 are read" in d.what}
+    assert (NOISY, TRAIN) in large and large <= {(n, p.name) for n in (NOISY, COPY) for p in (folder / n).iterdir()}
+    assert all("at most 3,000 are read" in d.what for d in found(folder))
+
+
+def test_names_are_shown_in_printable_letters(folder):
+    (folder / "\x1b[31mred").write_text("x")
+    (folder / "\u202econfig").mkdir()
+    (folder / "\u202econfig" / "x").write_text("x")
+    texts = "\n".join(str(d) for d in found(folder))
+    assert texts.isascii() and texts.replace("\n", "").isprintable() and "red" in texts and "config" in texts
 
 
 def test_steps_that_make_no_sequence(folder):
