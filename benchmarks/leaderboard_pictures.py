@@ -1,8 +1,8 @@
 """The pictures of docs/leaderboard, made again: the page with results that lie here, opened in a headless Chromium.
 
-    python benchmarks/leaderboard_pictures.py --source docs/every_mixer/results.jsonl [--runs RESULTS] [--output docs/leaderboard]
+    python benchmarks/leaderboard_pictures.py
 
-`--source`: results of the table and the plots; `--runs`: results with whole rows, for a model's page.
+`--source`: results of the table and the plots; `--runs`: results with whole rows, for the page of `--model`.
 """
 
 import argparse
@@ -19,6 +19,7 @@ def shoot(
     name: str,
     folder: Path,
     tab: str | None = None,
+    model: str | None = None,
     dark: bool = False,
     phone: bool = False,
     whole: bool = False,
@@ -34,6 +35,10 @@ def shoot(
             page.get_by_role("tab", name=tab).click()
         if tab == "Plots":
             page.locator(".sb-plot svg").first.wait_for(state="visible")
+        if model:
+            page.get_by_label("Model", exact=True).click()
+            page.get_by_role("option", name=model).click()
+            page.get_by_role("heading", name=model).wait_for()
         page.wait_for_timeout(1500)
         page.screenshot(path=folder / f"{name}.png", full_page=whole)
         print(folder / f"{name}.png")
@@ -43,8 +48,9 @@ def shoot(
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", required=True)
-    parser.add_argument("--runs")
+    parser.add_argument("--source", default="docs/every_mixer/results.jsonl")
+    parser.add_argument("--runs", default="docs/leaderboard")
+    parser.add_argument("--model", default="gla-lite")
     parser.add_argument("--output", type=Path, default=Path("docs/leaderboard"))
     arguments = parser.parse_args()
     from playwright.sync_api import sync_playwright
@@ -62,15 +68,13 @@ def main():
             {"name": "plots_phone_dark", "tab": "Plots", "phone": True, "dark": True, "whole": True},
         ],
         arguments.runs: [
-            {"name": "model", "tab": "Model", "whole": True},
-            {"name": "model_phone", "tab": "Model", "phone": True, "whole": True},
+            {"name": "model", "tab": "Model", "model": arguments.model, "whole": True},
+            {"name": "model_phone", "tab": "Model", "model": arguments.model, "phone": True, "whole": True},
         ],
     }
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find(), args=["--no-sandbox"])
         for source, wanted in pictures.items():
-            if source is None:
-                continue
             served = page.serve(board.Kept(lambda source=source: board.read(source)), port=PORT, browser=False)
             try:
                 for picture in wanted:

@@ -114,7 +114,7 @@ def _list(sentences) -> str:
 
 
 def _runs(rows) -> str:
-    heads = ("run", "task", "seeds (grammar, model, data)", "learning rate", "sealed, %", "published, %", "gap, standard errors", "validation, %",
+    heads = ("run", "task", "grammar, model, data seed", "learning rate", "sealed, %", "published, %", "gap in standard errors", "validation, %",
              "computed by", "weights", "date", "source")  # fmt: skip
     out = []
     for row in rows:
@@ -144,9 +144,13 @@ def _commands(rows) -> str:
     commands = list(dict.fromkeys(row["command"] for row in rows if row["command"]))
     if not commands:
         return "<p>The rows hold no command that trains it again.</p>"
-    shown = "".join(f'<pre tabindex="0"><code>{text(c)}</code></pre>' for c in commands[:1])
-    more = "".join(f'<pre tabindex="0"><code>{text(c)}</code></pre>' for c in commands[1:])
-    more = f"<details><summary>The other {len(commands) - 1} runs</summary>{more}</details>" if more else ""
+    shown = "".join(f"<pre><code>{text(c)}</code></pre>" for c in commands[:1])
+    more = "".join(f"<pre><code>{text(c)}</code></pre>" for c in commands[1:])
+    more = (
+        f"<details><summary>The commands of the other runs ({len(commands) - 1})</summary>{more}</details>"
+        if more
+        else ""
+    )
     return f"<h4>To train it again</h4>{shown}{more}{_environment(rows[0])}"
 
 
