@@ -69,7 +69,7 @@ def how_it_ended(record: dict | None) -> str | None:
 
 def load_model(where: str):
     """The saved model, in float32, from a folder or the Hub; one sentence when it cannot be."""
-    from .models import SelectivBenchConfig, model_class
+    from .models import SelectivBenchConfig, get_mixer, model_class
     from .runs import no_bars, read_weights
 
     folder = Path(where)
@@ -79,7 +79,10 @@ def load_model(where: str):
                 f"{where} has weights but no config.json: it is a module of your own; build it, load the weights, and call "
                 "selectivbench_hf.evaluation.evaluate"
             )
-        _check_config(folder / "config.json")
+        mixer = _check_config(folder / "config.json")["mixer"]
+        if isinstance(mixer, str) and ":" in mixer:  # of a run of one's own; from the Hub it would be refused
+            print(f"notice: {folder / 'config.json'} names the mixer {mixer}, which is imported", file=sys.stderr)
+            get_mixer(mixer)
         if not any(folder.glob("model-*.safetensors")):
             read_weights(folder)
     try:
@@ -93,7 +96,7 @@ def load_model(where: str):
         raise InputError(f"cannot load a model from {where!r}{at}: {first}") from None
 
 
-def _check_config(path: Path) -> None:
+def _check_config(path: Path) -> dict:
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         config = json.loads(text)
@@ -105,3 +108,4 @@ def _check_config(path: Path) -> None:
     missing = [n for n in ("model_type", "mixer", "num_symbols", "num_states", "hidden_size") if n not in config]
     if missing:
         raise InputError(f"the model's configuration {path} is damaged: it lacks {', '.join(missing)}")
+    return config

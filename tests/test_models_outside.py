@@ -1,9 +1,12 @@
 """Mixers and modules from outside the package: what is refused, each in one sentence, and what is left as it was."""
 
+import json
+
 import pytest
 import torch
 from models_helper import STATES, SYMBOLS, config, ids, model
 from torch import nn
+from transformers import AutoConfig, AutoModelForTokenClassification
 
 from selectivbench_hf import models
 from selectivbench_hf.errors import InputError
@@ -66,8 +69,6 @@ def test_a_good_mixer_passes_and_the_random_numbers_stay(tmp_path):
 
 
 def test_a_model_made_in_bfloat16_is_checked_in_float32():
-    from transformers import AutoModelForTokenClassification
-
     made = AutoModelForTokenClassification.from_config(
         config("outside_mixers:fourier", mixer_kwargs={}), dtype=torch.bfloat16
     )
@@ -155,3 +156,15 @@ def test_heads_that_cannot_be(heads):
     for make in (lambda: models.check_mixer("transformer", 64, heads), lambda: config("transformer", num_heads=heads)):
         with pytest.raises(InputError, match="num_heads is"):
             make()
+
+
+def test_a_saved_configuration_runs_no_code_from_outside_by_itself(tmp_path):
+    """A stranger's config.json may name any function of any module; only a name that was given in this process is followed."""
+    models.SelectivBenchForStateClassification(config("outside_mixers:fourier")).save_pretrained(tmp_path)
+    text = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(text | {"mixer": "builtins:print"}))
+    for load in (AutoConfig, AutoModelForTokenClassification, models.SelectivBenchForStateClassification):
+        with pytest.raises(InputError, match=r"'builtins:print', code from outside .*get_mixer\('builtins:print'\)"):
+            load.from_pretrained(tmp_path)
+    models.get_mixer("builtins:print")
+    assert AutoConfig.from_pretrained(tmp_path).mixer == "builtins:print"

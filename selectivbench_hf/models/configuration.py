@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 from ..errors import InputError, unknown
 from .loading import check_config
 from .mixer import heads_for
-from .mixers import check_mixer, get_mixer
+from .mixers import NAMED, check_mixer, get_mixer
 
 BLOCKS = ("matched", "paper")
 OBJECTIVES = ("classification", "prediction")
@@ -151,6 +151,17 @@ class SelectivBenchConfig(PreTrainedConfig):
         config, rest = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
         check_config(pretrained_model_name_or_path, config, cls.model_type)
         return config, rest
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """As in transformers, but a saved configuration, which may be a stranger's, never decides by itself that code from outside is run."""
+        mixer = config_dict.get("mixer")
+        if isinstance(mixer, str) and ":" in mixer and mixer not in NAMED:
+            raise InputError(
+                f"the configuration names the mixer {mixer[:80]!r}, code from outside this package; if you trust it, call "
+                f"selectivbench_hf.models.get_mixer({mixer[:80]!r}) before you load the model"
+            )
+        return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def for_task(cls, task, *, mixer: str = "gla", **fields) -> "SelectivBenchConfig":

@@ -24,6 +24,9 @@ MIXERS: dict[str, Mixer] = {
 }
 
 
+NAMED: set[str] = set()  # mixers from outside that were asked for by name in this process
+
+
 def mixer_names() -> list[str]:
     """The names of the mixers of this package."""
     return list(MIXERS)
@@ -35,6 +38,7 @@ def get_mixer(name: str) -> Mixer:
         return MIXERS[name]
     if not isinstance(name, str) or ":" not in name:
         raise unknown("mixer", name, [*MIXERS, "my_module:build"])
+    NAMED.add(name)
     module_name, _, function = str(name).partition(":")
     if not module_name or not function or module_name.startswith("."):
         raise InputError(f"mixer {name!r}: write the module's full name and its function as my_module:build")
