@@ -46,6 +46,7 @@ def _head(lines) -> str:
             "repository",
             link(repo_url(first["repo"], first["repo_revision"]), first["repo"]) if first["repo"] else None,
         ),
+        ("source", first["source_url"] and link(first["source_url"], first["source_url"])),
         ("submitted by", first["submitter"] and text(first["submitter"])),
         ("mixer", first["mixer"] and text(first["mixer"])),
         ("decay", first["decay"] and text(first["decay"])),

@@ -23,7 +23,7 @@ Train a model of the package, or any model of your own, then:
 ```sh
 selectivbench submit runs/gla --repo YOU/gla-te3 --dataset OWNER/selectivbench --dry-run   # scores it again, shows what would be sent
 selectivbench submit runs/gla --repo YOU/gla-te3 --dataset OWNER/selectivbench             # weights, record, model card, results: one commit
-selectivbench results push runs/gla --results OWNER/selectivbench-results                  # the rows that this page reads
+selectivbench results push YOU/gla-te3 --results OWNER/selectivbench-results               # its rows, which this page reads
 ```
 
 A model of another framework is submitted by its predictions: `selectivbench submit --predictions FILE.safetensors --model_file WEIGHTS --task TASK`.

@@ -278,7 +278,12 @@ def test_the_hubs_own_leaderboard_as_lines():
     assert not left_out and all(set(line) == set(board_lines.FIELDS) for line in lines)
     assert (lines[0]["sealed"], lines[0]["rank"], lines[0]["notes"]) == (71.5, 1, ["mean of 8"])
     assert lines[1]["flags"] == ["Proposed by pull request 3, which is not merged."]
-    assert "holds scores only" in page_model.render(lines[:1], [])
+    shown = page_model.render(lines[:1], [])
+    assert (
+        "holds scores only" in shown
+        and 'href="https://example.org/run"' in shown
+        and 'href="https://huggingface.co/alice/gla"' in shown
+    )
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1, 100.1, True, "71", None])
