@@ -138,7 +138,7 @@ def hostile_board():
 
 
 def assert_inert(shown: str):
-    assert "<script" not in shown and "javascript:" not in shown
+    assert "<script" not in shown and 'href="javascript' not in shown
     assert not {"$", "{", "}", "`"} & set(shown), "the page's HTML component would read these"
     assert "&lt;script&gt;" in shown
 
