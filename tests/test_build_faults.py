@@ -203,7 +203,9 @@ def test_train_is_shared_between_processes_and_stays_the_same(tmp_path):
     task = get_task("lite_noisy_gaps", num_train=53_000, num_items=40, num_validation=20, num_test=520)
     build(task, tmp_path / "one")
     build(task, tmp_path / "three", num_proc=3)
-    assert len(list((tmp_path / "one/lite_noisy_gaps").glob("train-*"))) == 8
+    names = sorted(p.name for p in (tmp_path / "one/lite_noisy_gaps").glob("*.parquet"))
+    assert [n for n in names if n.startswith("train")] == [f"train-0000{i}-of-00002.parquet" for i in range(2)]
+    assert len(names) == 2 + len(task.splits) - 1  # one file for each held-out split
     one, three = files(tmp_path / "one"), files(tmp_path / "three")
     assert one == three
     from selectivbench_hf.builder import content_hash, iterate_tables
