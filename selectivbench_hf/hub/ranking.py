@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 
 from . import tracks
+from .row_checks import doubts
 from .sealed import GAP_LIMIT
 
 TAXONOMY = ("mixer", "block", "decay", "write_rule", "channel_mixing", "nonlinear")
@@ -358,7 +359,8 @@ def _counts(rows) -> dict[str, int]:
 
 
 def _flags(rows, gaps) -> tuple[str, ...]:
-    flags = sorted({flag for row in rows for flag in row["flags"]})
+    # what is doubtful is looked for here: a row that somebody else made may not say it
+    flags = sorted({flag for row in rows for flag in (*row["flags"], *doubts(row))})
     if beyond := [gap for gap in gaps if abs(gap) > GAP_LIMIT]:
         flags.append(
             f"{len(beyond)} of {len(rows)} runs score more than {GAP_LIMIT} standard errors apart on the published and the sealed test"

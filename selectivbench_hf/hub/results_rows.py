@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import InputError
-from . import row_making, scoring, sealed, submission
+from . import client, row_making, scoring, sealed, submission
 from .command_line import retrain_command
 from .published import Files
+from .row_checks import dataset_doubts
 
 AS_RECORDED = "The scores are those that the run recorded; they were not computed again from its weights."
 
@@ -27,7 +28,7 @@ def gather(given: Sequence[str], name: str | None, submitter: str | None, say: C
         path = Path(place)
         folder = path.parent if path.name == submission.FILE and path.is_file() else path
         if (folder / submission.FILE).is_file() or not path.exists():
-            out += Files.of(str(folder)).submission.rows
+            out += _of_submission(str(folder))
         else:
             found = _of_runs(path, name, submitter, say)
             from_runs += len(found)
@@ -35,6 +36,15 @@ def gather(given: Sequence[str], name: str | None, submitter: str | None, say: C
     if name is not None and not from_runs:
         raise InputError("--name names the model of run folders; a submission has its own name")
     return list({row["row_id"]: row for row in out}.values())
+
+
+def _of_submission(where: str) -> list[dict]:
+    """Its rows; refused where the published data that it names are not those of its tag."""
+    found = Files.of(where).submission
+    wrong = dataset_doubts(found.dataset, client.tags(found.dataset["id"], "dataset"))
+    if wrong:
+        raise InputError(f"the submission {where} was not held to published data: {wrong[0]}")
+    return found.rows
 
 
 def _of_runs(path: Path, name, submitter, say) -> list[dict]:

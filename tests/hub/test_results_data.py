@@ -17,8 +17,12 @@ DATASET = {"id": "selectivbench/selectivbench", "revision": "b" * 40, "tag": "v1
 
 
 @pytest.fixture
-def submitted(tmp_path):
-    """submitted(name, rows) -> the path of a selectivbench.json with them."""
+def submitted(tmp_path, request):
+    """submitted(name, rows) -> the path of a selectivbench.json with them; the data that it names are on the Hub, where there is one."""
+    if "hub" in request.fixturenames:
+        store = request.getfixturevalue("hub").store
+        store.create("dataset", DATASET["id"], "alice", False)
+        store.save(store.load("dataset", DATASET["id"]) | {"tags": {DATASET["tag"]: DATASET["revision"]}})
 
     def write(name, given):
         folder = tmp_path / name
@@ -367,7 +371,19 @@ def test_one_file_by_itself(tmp_path, submitted):
     assert "no sound Parquet file" in results_data.read_folder(path).faults["some.parquet"]
 
 
-def test_name_is_for_run_folders(submitted):
+def test_a_submission_names_the_data_of_a_tag(submitted, monkeypatch):
+    """A forged revision of the data, or data that were never published, is refused."""
+    path, tags = submitted("one", [row(1, 1)]), {}
+    monkeypatch.setattr(results_rows.client, "tags", lambda repo, kind: tags)
+    with pytest.raises(InputError, match="was not held to published data: .* has no tag v1.0.0"):
+        results_rows.gather([str(path)], None, "alice", print)
+    tags["v1.0.0"] = "c" * 40
+    with pytest.raises(InputError, match="revision bbbbbbbbbbbb .* is not that of its tag v1.0.0, cccccccccccc"):
+        results_rows.gather([str(path)], None, "alice", print)
+
+
+def test_name_is_for_run_folders(submitted, monkeypatch):
+    monkeypatch.setattr(results_rows.client, "tags", lambda repo, kind: {DATASET["tag"]: DATASET["revision"]})
     path = submitted("one", [row(1, 1)])
     assert results_rows.gather([str(path), str(path.parent)], None, "alice", print) == [row(1, 1)]
     with pytest.raises(InputError, match="--name names the model of run folders"):

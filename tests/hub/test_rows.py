@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from selectivbench_hf import results
 from selectivbench_hf.errors import InputError
 from selectivbench_hf.hub import rows
+from selectivbench_hf.hub.row_checks import check_claims
 from selectivbench_hf.tasks import get_task
 
 TASK = get_task("lite_noisy_gaps")
@@ -354,22 +355,13 @@ def test_a_forged_revision_of_the_data_is_told():
     assert "another major version" in rows.dataset_doubts(later, {"v2.0.0": "a" * 40})[0]
 
 
-def test_a_submission_cannot_say_what_only_others_can(monkeypatch):
-    from types import SimpleNamespace
-
-    from selectivbench_hf.hub import results_rows
-
-    def gather(repo, *given):
-        found = SimpleNamespace(repo=repo, submission=SimpleNamespace(rows=list(given)))
-        monkeypatch.setattr(results_rows, "Files", SimpleNamespace(of=lambda place: found))
-        return results_rows.gather(["alice/gla"], None, None, print)
-
+def test_a_submission_cannot_say_what_only_others_can():
     replayed = forged(trust="replayed", replayed_by="bob")
-    assert gather("alice/gla", ROW) == [ROW] and gather(None, replayed) == [replayed]  # a folder is the pusher's own
+    check_claims([ROW], "alice/gla")
     with pytest.raises(InputError, match="run run-1 of mallory/gla says that it belongs to alice/gla"):
-        gather("mallory/gla", ROW)
+        check_claims([ROW], "mallory/gla")
     with pytest.raises(InputError, match="run run-1 of alice/gla calls itself replayed"):
-        gather("alice/gla", replayed)
+        check_claims([replayed], "alice/gla")
 
 
 # -- from a record -------------------------------------------------------------------------------------------------------
