@@ -65,6 +65,6 @@ def _in_folder(root: Path) -> DataFiles:
             inside[:] = [name for name in inside if name not in _NOT_DATA]
         for name in names:
             path = Path(folder) / name
-            if path.exists():  # a dangling link is a file that is missing
+            if path.is_file():  # a dangling link is a file that is missing, and a pipe is none
                 listing[path.relative_to(root).as_posix()] = {"size": path.stat().st_size, "sha256": None}
     return DataFiles(str(root), listing, root=root)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 
 import numpy as np
@@ -396,3 +397,10 @@ def test_what_cannot_be_checked(folder, monkeypatch, capsys, argv, says):
     monkeypatch.chdir(folder.parent)
     assert main(["verify", *argv]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_pipe_or_a_dangling_link_is_no_file(folder):
+    for name, make in ((COPY, os.mkfifo), (NOISY, lambda path: path.symlink_to("nowhere"))):
+        (folder / name / TRAIN).unlink()
+        make(folder / name / TRAIN)
+    assert {(d.config, d.file, d.what) for d in found(folder)} == {(n, TRAIN, "it is missing") for n in (COPY, NOISY)}
