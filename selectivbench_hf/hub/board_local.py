@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import InputError
-from . import tracks
+from . import submission, tracks
 from .board import Board, from_rows, now
 from .board_lines import budget, scores_only, size_tier
 from .untrusted import plain_text, read_bytes, strict_json
@@ -30,6 +30,9 @@ def read(path: Path) -> Board:
             [*(f"{name} {why}" for name, why in found.faults.items()), *found.notes],
             found.withdrawn,
         )
+    if (place := path / submission.FILE if path.is_dir() else path).name == submission.FILE and place.is_file():
+        notice = f"{place.name} was read as it is: the Hub was not asked whether the data that it names are published"
+        return from_rows(submission.read(place).rows, source, [notice])
     notices: list[str] = []
     file = path / SUMMARIES if path.is_dir() else path
     if file.suffix == ".jsonl" and (found := _summaries(file)):

@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 from selectivbench_hf.errors import HubFailure, InputError
-from selectivbench_hf.hub import board, board_lines, page_html, page_model, page_plots, page_svg, page_table, rows
+from selectivbench_hf.hub import (
+    board,
+    board_lines,
+    client,
+    page_html,
+    page_model,
+    page_plots,
+    page_svg,
+    page_table,
+    rows,
+    submission,
+)
 
 from .result_rows import closed_rows, row, score, text
 
@@ -264,6 +275,15 @@ def test_pulled_rows_are_read_and_damaged_files_are_told(tmp_path):
     shown = board.read(str(tmp_path))
     assert [line["track"] for line in shown.lines] == ["closed"] and len(shown.rows) == 8
     assert [n for n in shown.notices if "0000" in n]
+
+
+def test_a_submission_here_is_read_without_a_hub(tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "api", lambda: pytest.fail("the Hub was asked"))
+    data = {"id": "selectivbench/selectivbench", "revision": "b" * 40, "tag": "v1.0.0"}
+    (tmp_path / submission.FILE).write_text(submission.write(submission.Submission(data, closed_rows())))
+    for place in (tmp_path, tmp_path / submission.FILE):
+        shown = board.read(str(place))
+        assert [line["name"] for line in shown.lines] == ["gla"] and "the Hub was not asked" in shown.notices[0]
 
 
 def of_the_hub(**changes):

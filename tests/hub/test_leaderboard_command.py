@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from selectivbench_hf.hub import submission
-
 from .result_rows import closed_rows, row
 from .test_page import free_port
 
@@ -33,16 +31,13 @@ for name, value in (("alice/gla", 71.5), ("alice/gru", 80.25)):
 
 
 @pytest.fixture
-def results(client, tmp_path):
+def results(script, tmp_path):
     """The results data set with a closed entry and one run of another model."""
-    rows = [
-        *closed_rows(0.7),
-        row(accuracy=0.8, sealed=0.8, name="alone", run_id="alone"),
-    ]
-    (tmp_path / submission.FILE).write_text(
-        submission.write(submission.Submission({"id": DATASET, "revision": "b" * 40, "tag": "v1.0.0"}, rows))
+    rows = [*closed_rows(0.7), row(accuracy=0.8, sealed=0.8, name="alone", run_id="alone")]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    script("alice")(
+        f"import json; from selectivbench_hf.hub.results_data import push; push(json.load(open('rows.json')), {RESULTS!r}, print)"
     )
-    client("alice")(["results", "push", submission.FILE, "--results", RESULTS])
 
 
 def test_the_lines_of_a_results_data_set_and_of_the_hubs_own_leaderboard(client, script, results):
