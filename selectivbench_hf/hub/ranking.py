@@ -178,6 +178,22 @@ def run_key(row: dict) -> tuple:
     return row["run_id"], row["task"], row["trust"], row["replayed_by"]
 
 
+def supersedes(row: dict, other: dict) -> bool:
+    """Whether a row says of the same run all that the other does and its sealed scores besides: one pushed as recorded, later submitted."""
+    return (
+        run_key(row) == run_key(other)
+        and row["sealed_seed"] is not None
+        and other["sealed_seed"] is None
+        and row["weights_sha256"] == other["weights_sha256"] is not None
+    )
+
+
+def superseded(rows: list[dict]) -> dict[str, str]:
+    """row_id of each row that another one supersedes -> row_id of that."""
+    pairs = [(row["row_id"], other["row_id"]) for row in rows for other in rows if supersedes(other, row)]
+    return dict(sorted(pairs, reverse=True))
+
+
 def _model(row) -> tuple:
     """The model and the task, whoever vouches for the score. Missing values stand as text, so that keys can be sorted."""
     return tuple(
@@ -202,6 +218,11 @@ def _without_conflicts(rows) -> tuple[list[dict], list[Apart]]:
     """(rows that say nothing different about one run, the others). Two runs of one model with all seeds the same are one run, twice."""
     reasons = {}
     for group in _grouped(rows, lambda row: tuple(map(str, run_key(row)))).values():
+        better = superseded(group)
+        reasons |= {
+            i: f"is superseded by row {b[:12]}, which has sealed scores of the same weights" for i, b in better.items()
+        }
+        group = [row for row in group if row["row_id"] not in better]
         for row in group if len(group) > 1 else ():
             reasons[row["row_id"]] = f"conflicts with {_others(group, row)}: the same run with other content"
     for group in _grouped(rows, lambda row: (*_identity(row), *(str(row[seed]) for seed in SEEDS))).values():

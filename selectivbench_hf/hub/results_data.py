@@ -23,7 +23,7 @@ from ..checkpointing import write_text
 from ..errors import InputError
 from ..parquet import file_hash
 from . import client, rows, submission, withdrawals
-from .ranking import run_key
+from .ranking import run_key, superseded, supersedes
 
 KIND = "dataset"
 CARD = "README.md"
@@ -60,6 +60,8 @@ class Results:
         for row in self.rows:
             if row["row_id"] not in self.withdrawn:
                 groups[run_key(row)].append(row)
+        for key, group in groups.items():
+            groups[key] = [row for row in group if row["row_id"] not in superseded(group)]
         return [
             f"rows {', '.join(row['row_id'][:12] for row in group)} conflict: the same run, {_run(group[0])}, with other content"
             for group in groups.values()
@@ -299,12 +301,13 @@ def add(repo: str, head: str, content: dict[str, bytes], title: str, create_pr: 
 
 
 def _refuse_conflicts(fresh: Iterable[dict], there: Iterable[dict]) -> None:
-    known = {}
+    known = defaultdict(list)
     for row in there:
-        known.setdefault(run_key(row), row)
+        known[run_key(row)].append(row)
     for row in fresh:
-        other = known.get(run_key(row), row)
-        if other["row_id"] != row["row_id"]:
+        for other in known[run_key(row)]:
+            if other["row_id"] == row["row_id"] or supersedes(row, other):
+                continue
             differ = [name for name in rows.FIELDS if name != "row_id" and other[name] != row[name]]
             raise InputError(
                 f"row {row['row_id'][:12]} conflicts with row {other['row_id'][:12]}: both are about run {_run(row)}, trust {row['trust']}, and "

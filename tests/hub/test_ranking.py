@@ -185,6 +185,20 @@ def test_an_entry_is_official_only_when_all_its_runs_are_sealed():
     assert entry.splits["test"]["sealed"] is None and entry.splits["test"]["published"] is not None
 
 
+def test_a_submission_supersedes_the_row_of_its_run_folder():
+    sealed = row(1, 1)
+    lacking = dict.fromkeys(
+        ("sealed_seed", "sealed_scores", "sealed_accuracy", "sealed_low", "sealed_high", "gap_in_se")
+    )
+    recorded = with_id(sealed | lacking | {"repo": None, "name": "gla_2"})
+    both = ranking.rank([recorded, sealed])
+    assert [e.row_ids for e in both.entries] == [(sealed["row_id"],)]
+    assert [a.row["row_id"] for a in both.apart] == [recorded["row_id"]]
+    assert f"is superseded by row {sealed['row_id'][:12]}" in both.apart[0].reason
+    other = with_id(recorded | {"weights_sha256": "f" * 64})
+    assert not ranking.rank([other, sealed]).entries, "of other weights: a conflict"
+
+
 def test_a_gap_beyond_four_standard_errors_is_flagged():
     rows = [row(1, 1, 0.9, 0.5), row(1, 2, 0.6, 0.6, flags=["the device is unknown"])]
     entry = only(rows)

@@ -144,6 +144,9 @@ def test_conflicts_are_refused_and_a_correction_follows_a_withdrawal(hub, script
     submitted("other", [other, row(1, 2)])
     replayed = with_id(first | {"trust": "replayed", "replayed_by": "bob"})
     submitted("forged", [replayed])
+    lacking = ("sealed_seed", "sealed_scores", "sealed_accuracy", "sealed_low", "sealed_high", "gap_in_se")
+    submitted("recorded", [with_id(row(3, 1) | dict.fromkeys(lacking))])
+    submitted("sealed", [row(3, 1)])
     script("alice")(
         CLIENT
         + f"""
@@ -151,6 +154,8 @@ from selectivbench_hf.hub import results_data
 first, other, repo = {first["row_id"]!r}, {other["row_id"]!r}, {REPO!r}
 push = lambda name, code=0: do("push", name, "--results", repo, code=code)
 push("first")
+push("recorded"), push("sealed")  # of the same weights: the one supersedes the other
+assert "conflict" not in "".join(do("check", repo))
 _, err = push("other", code=2)
 assert f"row {{other[:12]}} conflicts with row {{first[:12]}}: both are about run run-1-1" in err, err
 assert "differ in" in err and "accuracy" in err and "withdraw the earlier one first" in err, err
@@ -165,11 +170,11 @@ assert "at least the first 12 hex digits" in withdraw("a wrong seed", "0", code=
 assert json.loads(withdraw("a wrong seed", first[:12], "--json")[0])[0]["status"] == "withdrawn"
 assert "already withdrawn" in withdraw("a wrong seed", first)[0]
 push("other")
-assert "4 rows, 1 of them withdrawn" in do("check", repo)[0]
+assert "6 rows, 1 of them withdrawn" in do("check", repo)[0]
 """
     )
     titles = [commit["title"].split(":")[0] for commit in commits(hub).values()]
-    assert titles == ["initial commit", "Add 1 row", "Add 1 row", "Withdraw a row", "Add 2 rows"]
+    assert titles == ["initial commit", *["Add 1 row"] * 4, "Withdraw a row", "Add 2 rows"]
 
 
 def test_two_writers_at_once_and_the_row_of_neither_is_lost_or_doubled(hub, client, start, submitted, tmp_path):
