@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from .page_html import link, table, text
-from .page_svg import short
 from .page_table import interval, state
 
 
@@ -180,11 +179,3 @@ def _number(value) -> str:
 
 def _or_dash(value) -> str:
     return "-" if value is None else text(value)
-
-
-def one_line(line: dict) -> str:
-    """A line of the board in a few words, as plain text: what the page says of the chosen model."""
-    score = line["sealed"] if line["sealed"] is not None else line["published"]
-    kind = "sealed" if line["sealed"] is not None else "published"
-    known = "no score" if score is None else f"{score:.1f} % {kind}"
-    return f"{line['model']}: {known}, {short(line['parameters'])} parameters"

@@ -125,10 +125,8 @@ class _Axis:
         return {k * step: f"{k * step:g}" for k in range(first, math.floor(self.high / step) + 1)}
 
 
-def short(value: float | None) -> str:
-    """A count in at most five signs: 950, 2.05k, 1.2M; a dash for None."""
-    if value is None:
-        return "-"
+def short(value: float) -> str:
+    """A count in at most five signs: 950, 2.05k, 1.2M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"

@@ -230,7 +230,7 @@ def test_marks_lie_inside_the_frame_whatever_the_numbers():
         )
         assert axis.right < axis.x(None) < page_svg.WIDTH
     assert page_svg._Axis.y(100) == page_svg.TOP and page_svg._Axis.y(0) == page_svg.HEIGHT - page_svg.BOTTOM
-    assert [page_svg.short(v) for v in (None, 0, 950, 2048, 1.2e6, 3e9)] == ["-", "0", "950", "2.05k", "1.2M", "3G"]
+    assert [page_svg.short(v) for v in (0, 950, 2048, 1.2e6, 3e9)] == ["0", "950", "2.05k", "1.2M", "3G"]
 
 
 # -- sources -------------------------------------------------------------------------------------------------------------
