@@ -64,6 +64,13 @@ def path_of(what: str):
     return path
 
 
+def duration(seconds: float) -> str:
+    """`90 s`, `15 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def print_table(rows: Sequence[dict], columns: dict[str, str]) -> None:
     """Print rows (dicts) as aligned columns; `columns` maps keys to heads. Numbers stand right, None is a dash."""
 

@@ -12,6 +12,8 @@ import sys
 import time
 import warnings
 
+from .console import duration
+
 CHUNK = 256  # steps that pass the head at once; fixed, so that the order of every sum is
 _STEPS = 1 << 16  # B*T of one forward pass
 _PROBABILITIES = 1 << 25  # B*CHUNK*S, or B*T*S for a module that gives whole logits
@@ -117,7 +119,7 @@ def _evaluate(model, task, work, objective, detail, accelerator, stop, say, pace
     def tell(pace):
         if say and sequences:
             say(
-                f"scoring {', '.join(work)}: {sequences:,} sequences, {left:,} steps; about {_duration(left / pace / processes)} "
+                f"scoring {', '.join(work)}: {sequences:,} sequences, {left:,} steps; about {duration(left / pace / processes)} "
                 f"at {pace:,.0f} steps/s per process (attention slows down on long sequences)"
             )
 
@@ -234,16 +236,6 @@ class _deterministic:
             import torch
 
             torch.use_deterministic_algorithms(self.kept[0], warn_only=self.kept[1])
-
-
-def _duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
 
 
 def main(argv=None) -> int:

@@ -177,10 +177,28 @@ def fetch(repo: str, kind: str, path: str, revision: str, limit: int | None = No
         return Path(api().hf_hub_download(repo, path, repo_type=kind, revision=revision))
 
 
-def create(repo: str, kind: str, private: bool = False) -> None:
-    """Make a repository; one that is there is left as it is."""
-    with told("make", repo):
-        api().create_repo(repo, repo_type=kind, private=private, exist_ok=True)
+def ensure(
+    repo: str, kind: str, sha: str | None, say: Callable[[str], None], *, private: bool, create_pr: bool
+) -> str:
+    """The commit that main of a repository stands at: `sha`, or that of a new one where there is none (`sha` None).
+
+    Raises InputError for a pull request to what is not there, and where `private` is asked of a public repository that is.
+    """
+    what = {"dataset": "data set"}.get(kind, kind)
+    if sha is None:
+        if create_pr:
+            raise InputError(f"there is no {what} {repo} to which a pull request could be made")
+        with told("make", repo):
+            api().create_repo(repo, repo_type=kind, private=private, exist_ok=True)
+        say(f"made the {'private ' if private else ''}{what} {repo}")
+        return head(repo, kind)
+    if private:
+        with told("read", repo):
+            if not api().repo_info(repo, repo_type=kind).private:
+                raise InputError(
+                    f"{repo} is there and public; --private only decides for a new one: change it in its settings"
+                )
+    return sha
 
 
 def upload(repo: str, kind: str, additions: Sequence, create_pr: bool = False) -> None:
@@ -229,12 +247,6 @@ def guarded(attempt: Callable[[], object], say: Callable[[str], None], repo: str
     raise HubFailure(
         f"cannot commit to {repo}: others committed {COMMIT_TRIES} times in between; nothing was written, try again"
     )
-
-
-def is_private(repo: str, kind: str) -> bool:
-    """Whether a repository that can be seen is private."""
-    with told("read", repo):
-        return bool(api().repo_info(repo, repo_type=kind).private)
 
 
 def open_pull_requests(repo: str, kind: str, title: str) -> list[tuple[str, str]]:

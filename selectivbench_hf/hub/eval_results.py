@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from ..errors import InputError, unknown
 from ..tasks import grammar_task_names, task_names
 from . import client
-from .untrusted import SHOWN, plain_text, shown, strict_yaml
+from .untrusted import SHOWN, keys, plain_text, shown, strict_yaml
 
 PATH = ".eval_results/selectivbench.yaml"
 MOST_ENTRIES = 300
@@ -137,8 +137,8 @@ def _key(one: dict) -> tuple[str, str]:
 
 def _checked(one, where: str, dataset: str | None) -> dict:
     """A sound entry with its keys in the order of the format; `dataset` as in `check_entries`."""
-    _keys(one, _KEYS, ("dataset", "value"), where)
-    _keys(one["dataset"], _DATASET_KEYS, ("id", "task_id"), f"dataset of {where}")
+    keys(one, _KEYS, where, ("dataset", "value"))
+    keys(one["dataset"], _DATASET_KEYS, f"dataset of {where}", ("id", "task_id"))
     name, task, revision = (one["dataset"].get(key) for key in _DATASET_KEYS)
     client.repo_id(name, f"dataset.id of {where}")
     plain_text(task, f"dataset.task_id of {where}", 100)
@@ -184,20 +184,9 @@ def check_time(text, where: str) -> None:
 
 
 def _check_source(source, where: str) -> None:
-    _keys(source, _SOURCE_KEYS, ("url",), where)
+    keys(source, _SOURCE_KEYS, where, ("url",))
     if not isinstance(source["url"], str) or len(source["url"]) > 500 or not _URL.fullmatch(source["url"]):
         raise InputError(f"url of {where} must be a web address, http(s)://..., got {shown(source['url'])}")
     for key in ("name", "user", "org"):
         if key in source:
             plain_text(source[key], f"{key} of {where}", 100)
-
-
-def _keys(value, known: tuple[str, ...], needed: tuple[str, ...], where: str) -> None:
-    if not isinstance(value, dict):
-        raise InputError(f"{where} must be a mapping, got {shown(value)}")
-    for name in needed:
-        if name not in value:
-            raise InputError(f"{where} lacks {name!r}")
-    for name in value:
-        if name not in known:
-            raise unknown("key", shown(name)[1:-1], known, where)

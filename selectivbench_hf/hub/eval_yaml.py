@@ -45,9 +45,9 @@ def check(text, where: str = FILE, configs: Mapping[str, Iterable[str]] | None =
         where: what messages call it.
         configs: config -> splits of the data set that it belongs to; default the catalogue's tasks, `_seedN` names too.
     """
-    from .untrusted import plain_text, strict_yaml
+    from .untrusted import keys, plain_text, strict_yaml
 
-    data = _mapping(strict_yaml(text, where, LIMIT), KEYS, where)
+    data = keys(strict_yaml(text, where, LIMIT), KEYS, where)
     plain_text(data["name"], f"{where}: name", 100)
     plain_text(data["description"], f"{where}: description", 500)
     if data["evaluation_framework"] != FRAMEWORK:
@@ -56,7 +56,7 @@ def check(text, where: str = FILE, configs: Mapping[str, Iterable[str]] | None =
         raise InputError(f"{where}: tasks must be a list of at least one task")
     ids, places = set(), set()
     for number, task in enumerate(data["tasks"], 1):
-        task = _mapping(task, TASK_KEYS, f"{where}: task {number}")
+        keys(task, TASK_KEYS, f"{where}: task {number}")
         splits = _splits(task["config"], where, configs)
         if task["split"] not in splits:
             raise unknown("split", task["split"], splits, f"{where}: {task['config']}")
@@ -71,19 +71,6 @@ def check(text, where: str = FILE, configs: Mapping[str, Iterable[str]] | None =
         places.add((task["config"], task["split"]))
     if data["tasks"] and HEADLINE in ids and data["tasks"][0]["id"] != HEADLINE:
         raise InputError(f"{where}: the headline task {HEADLINE} must stand first, got {data['tasks'][0]['id']}")
-    return data
-
-
-def _mapping(data, keys, where) -> dict:
-    """`data` if it is a mapping of exactly these keys."""
-    if not isinstance(data, dict):
-        raise InputError(f"{where} must be a mapping with {', '.join(keys)}")
-    for key in data:
-        if key not in keys:
-            raise unknown("key", str(key)[:60], keys, where)
-    for key in keys:
-        if key not in data:
-            raise InputError(f"{where} lacks {key}")
     return data
 
 

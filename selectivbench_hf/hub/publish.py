@@ -88,16 +88,7 @@ def push(
         show_once(plan)
         if dry_run:
             return Outcome(plan)
-        if head is None:
-            if create_pr:
-                raise InputError(f"there is no data set {repo} to which a pull request could be made")
-            client.create(repo, KIND, private=private)
-            say(f"made the {'private ' if private else ''}data set {repo}")
-            plan.base.sha = client.head(repo, KIND)
-        elif private and not client.is_private(repo, KIND):
-            raise InputError(
-                f"{repo} is there and public; --private only decides for a new one: change it in its settings"
-            )
+        plan.base.sha = client.ensure(repo, KIND, head, say, private=private, create_pr=create_pr)
         if create_pr:
             return _propose(reader, plan, tag, progress)
         oid = plan.base.sha if plan.empty else _commit(repo, plan, tag, False, progress).oid

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..checkpointing import strict_json, write_text
+from ..console import duration
 from ..errors import InputError
 from . import comparison, predictions, retraining, row_format, rows, tracks
 from .comparison import DIFFERS, EQUAL, LOWER, Finding
@@ -123,7 +124,7 @@ class Replayer:
             took = (
                 "the record has no speed"
                 if cost.seconds is None
-                else f"about {_minutes(cost.seconds)} at the recorded speed"
+                else f"about {duration(cost.seconds)} at the recorded speed"
             )
             self.say(
                 f"{run.where}: {run.row['task']}, {run.row['mixer']}, {run.row['parameters']:,} parameters: {each} training(s) of {cost.steps:,} steps, "
@@ -133,7 +134,7 @@ class Replayer:
         if len(runs) * each > 1 and total:
             more = " and more" if unknown else ""
             self.say(
-                f"{len(runs) * each} trainings: about {_minutes(total)}{more} at the recorded speeds; scoring comes on top"
+                f"{len(runs) * each} trainings: about {duration(total)}{more} at the recorded speeds; scoring comes on top"
             )
 
     # -- one run -----------------------------------------------------------------------------------------------------------
@@ -392,13 +393,3 @@ def _by_grammar(run: Run, split: str, again: dict, new: dict) -> list[list[dict]
             claimed = {} if own else {"low": score["accuracy"] - half, "high": score["accuracy"] + half}
             out.setdefault(row["grammar_seed"], []).append({**score, **claimed})
     return list(out.values())
-
-
-def _minutes(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )

@@ -267,12 +267,7 @@ def push(
         ids = frozenset(row["row_id"] for row in fresh)
         if not fresh or dry_run:
             return Pushed(ids)
-        if head is None:
-            if create_pr:
-                raise InputError(f"there is no data set {repo} to which a pull request could be made")
-            client.create(repo, KIND)
-            say(f"made the data set {repo}")
-            head = client.head(repo, KIND)
+        head = client.ensure(repo, KIND, head, say, private=False, create_pr=create_pr)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rows.parquet"
             rows.to_parquet(fresh, file)

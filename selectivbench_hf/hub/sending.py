@@ -216,16 +216,7 @@ def send(repo: str, plan: Plan, title: str, *, create_pr: bool, private: bool, s
     """Carry out a plan; nothing to do is no commit, and a pull request that is open and holds all of it is named instead of a second one."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    if plan.base.sha is None:
-        if create_pr:
-            raise InputError(f"there is no model {repo} to which a pull request could be made")
-        client.create(repo, KIND, private=private)
-        say(f"made the {'private ' if private else ''}model {repo}")
-        plan.base.sha = client.head(repo, KIND)
-    elif private and not client.is_private(repo, KIND):
-        raise InputError(
-            f"{repo} is there and public; --private only decides for a new one: change it in its settings"
-        )
+    plan.base.sha = client.ensure(repo, KIND, plan.base.sha, say, private=private, create_pr=create_pr)
     if not plan.add and not plan.delete:
         return Outcome(plan, plan.base.sha)
     if create_pr:

@@ -60,7 +60,7 @@ def read(source) -> Submission:
     if isinstance(source, Path):
         where, source = str(source), untrusted.read_bytes(source, MOST_BYTES)
     data = untrusted.strict_json(source, where, MOST_BYTES)
-    _keys(data, ("format", "dataset", "rows"), where)
+    untrusted.keys(data, ("format", "dataset", "rows"), where)
     if data["format"] != FORMAT:
         raise InputError(f"{where}: format is {untrusted.shown(data['format'])}; this package reads {FORMAT!r}")
     _check_dataset(data["dataset"], f"{where}: dataset")
@@ -125,7 +125,7 @@ def check_config(config: dict, where: str) -> None:
 
 
 def _check_dataset(data, where: str) -> None:
-    _keys(data, ("id", "revision", "tag"), where)
+    untrusted.keys(data, ("id", "revision", "tag"), where)
     client.repo_id(data["id"], f"{where}.id")
     if not isinstance(data["revision"], str) or not re.fullmatch(r"[0-9a-f]{40}", data["revision"]):
         raise InputError(
@@ -133,17 +133,6 @@ def _check_dataset(data, where: str) -> None:
         )
     if not isinstance(data["tag"], str) or not TAG.fullmatch(data["tag"]):
         raise InputError(f"{where}.tag must be a version such as 'v1.0.0', got {untrusted.shown(data['tag'])}")
-
-
-def _keys(data, names: tuple[str, ...], where: str) -> None:
-    if not isinstance(data, dict):
-        raise InputError(f"{where} must hold an object with {', '.join(names)}, got {type(data).__name__}")
-    for name in names:
-        if name not in data:
-            raise InputError(f"{where} lacks {name!r}")
-    for name in data:
-        if name not in names:
-            raise InputError(f"{where} has the unknown key {untrusted.shown(name)}; allowed: {', '.join(names)}")
 
 
 def schema() -> dict:

@@ -11,9 +11,10 @@ import os
 import re
 import stat
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import InputError, unknown
 from ..values import LARGEST, built, nested, read_json
 
 SHOWN = 60
@@ -188,6 +189,20 @@ def bounded(value, where: str):
 
 
 # -- text and paths ------------------------------------------------------------------------------------------------------
+
+
+def keys(value, known: Iterable[str], where: str, needed: Iterable[str] | None = None) -> dict:
+    """`value` if it is a mapping with no other keys than `known`, and all those of `needed` (default: of `known`); else an InputError."""
+    known = list(known)
+    if not isinstance(value, dict):
+        raise InputError(f"{where} must be a mapping with {', '.join(known)}, got {shown(value)}")
+    for name in known if needed is None else needed:
+        if name not in value:
+            raise InputError(f"{where} lacks {name!r}")
+    for name in value:
+        if name not in known:
+            raise unknown("key", shown(name)[1:-1], known, where)
+    return value
 
 
 def plain_text(value, where: str, most: int) -> str:

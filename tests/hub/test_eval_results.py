@@ -143,7 +143,7 @@ def test_whole_files_that_are_refused():
     told("", "a list of at least one result")
     told("[]", "a list of at least one result")
     told("a: b", "a list of at least one result")
-    told("- 5", "must be a mapping, got 5")
+    told("- 5", "must be a mapping with dataset, value, verifyToken, date, source, notes, got 5")
     told("- dataset: 5\n  value: 1", "dataset of result 1 of results.yaml must be a mapping")
     told(GOOD + GOOD, "result 2 of results.yaml is for the same task of the same data set as result 1")
     told(GOOD + GOOD.replace(DATASET, DATASET.upper()), "the same task of the same data set")

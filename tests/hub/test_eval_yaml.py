@@ -59,7 +59,7 @@ def task(**values):
     [
         (changed(extra=1), "unknown key 'extra' in eval.yaml"),
         (changed(descripton="x"), "did you mean 'description'"),
-        (yaml.safe_dump({k: v for k, v in GOOD.items() if k != "description"}), "eval.yaml lacks description"),
+        (yaml.safe_dump({k: v for k, v in GOOD.items() if k != "description"}), "eval.yaml lacks 'description'"),
         (changed(evaluation_framework="inspect-ai"), "unknown evaluation_framework 'inspect-ai'"),
         (changed(name=""), "name is empty"),
         (changed(name=7), "name must be text"),
