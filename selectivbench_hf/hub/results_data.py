@@ -135,6 +135,9 @@ def _place(source: Path, target: Path) -> None:
     try:
         shutil.copyfile(source, part)
         os.replace(part, target)
+    except OSError as error:
+        error.filename = str(target)  # copyfile names the source, which is not what lacks room
+        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -261,8 +264,8 @@ def push(
         there = Results() if head is None else read_hub(repo, head, cache_folder(repo))
         for path, fault in there.faults.items():
             say(f"warning: {path} of {repo} {fault}")
-        known = {row["row_id"] for row in there.rows}
-        fresh = sorted((row for row in given if row["row_id"] not in known), key=lambda row: row["row_id"])
+        known = {_said(row) for row in there.rows}
+        fresh = sorted((row for row in given if _said(row) not in known), key=lambda row: row["row_id"])
         _refuse_conflicts(fresh, [row for row in there.rows if row["row_id"] not in there.withdrawn])
         ids = frozenset(row["row_id"] for row in fresh)
         if not fresh or dry_run:
@@ -293,6 +296,11 @@ def add(repo: str, head: str, content: dict[str, bytes], title: str, create_pr: 
     client.upload(repo, KIND, operations, create_pr=create_pr)
     info = client.commit(repo, KIND, operations, title, parent=head, create_pr=create_pr)
     return info.oid, info.pr_url
+
+
+def _said(row: dict) -> str:
+    """What a row says, wherever it was read: a repository that has moved on says the same of its earlier runs."""
+    return rows.row_id({**row, "repo_revision": None})
 
 
 def _refuse_conflicts(fresh: Iterable[dict], there: Iterable[dict]) -> None:

@@ -10,6 +10,7 @@ from . import client, row_making, scoring, sealed, submission
 from .command_line import retrain_command
 from .published import Files
 from .row_checks import dataset_doubts
+from .row_format import row_id
 
 AS_RECORDED = "The scores are those that the run recorded; they were not computed again from its weights."
 
@@ -39,12 +40,16 @@ def gather(given: Sequence[str], name: str | None, submitter: str | None, say: C
 
 
 def _of_submission(where: str) -> list[dict]:
-    """Its rows; refused where the published data that it names are not those of its tag."""
-    found = Files.of(where).submission
+    """Its rows, with the commit that they were read at; refused where the published data that it names are not those of its tag."""
+    files = Files.of(where)
+    found = files.submission
     wrong = dataset_doubts(found.dataset, client.tags(found.dataset["id"], "dataset"))
     if wrong:
         raise InputError(f"the submission {where} was not held to published data: {wrong[0]}")
-    return found.rows
+    if files.repo is None:
+        return found.rows
+    read_at = {"repo": files.repo, "repo_revision": files.revision}
+    return [{**row, **read_at, "row_id": row_id({**row, **read_at})} for row in found.rows]
 
 
 def _of_runs(path: Path, name, submitter, say) -> list[dict]:

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -147,6 +148,7 @@ def test_conflicts_are_refused_and_a_correction_follows_a_withdrawal(hub, script
     lacking = ("sealed_seed", "sealed_scores", "sealed_accuracy", "sealed_low", "sealed_high", "gap_in_se")
     submitted("recorded", [with_id(row(3, 1) | dict.fromkeys(lacking))])
     submitted("sealed", [row(3, 1)])
+    submitted("moved", [with_id(first | {"repo_revision": "e" * 40})])
     script("alice")(
         CLIENT
         + f"""
@@ -154,6 +156,7 @@ from selectivbench_hf.hub import results_data
 first, other, repo = {first["row_id"]!r}, {other["row_id"]!r}, {REPO!r}
 push = lambda name, code=0: do("push", name, "--results", repo, code=code)
 push("first")
+assert "already there" in push("moved")[0], "the same row, read at a later commit of its repository"
 push("recorded"), push("sealed")  # of the same weights: the one supersedes the other
 assert "conflict" not in "".join(do("check", repo))
 _, err = push("other", code=2)
@@ -385,6 +388,16 @@ def test_a_submission_names_the_data_of_a_tag(submitted, monkeypatch):
     tags["v1.0.0"] = "c" * 40
     with pytest.raises(InputError, match="revision bbbbbbbbbbbb .* is not that of its tag v1.0.0, cccccccccccc"):
         results_rows.gather([str(path)], None, "alice", print)
+
+
+def test_rows_of_a_repository_tell_the_commit_that_they_were_read_at(monkeypatch):
+    given = [row(1, 1, repo=None, repo_revision=None)]
+    found = submission.Submission(DATASET, given)
+    files = SimpleNamespace(repo="alice/gla", revision="d" * 40, submission=found)
+    monkeypatch.setattr(results_rows, "Files", SimpleNamespace(of=lambda where: files))
+    monkeypatch.setattr(results_rows.client, "tags", lambda repo, kind: {DATASET["tag"]: DATASET["revision"]})
+    (read,) = rows.check_rows(results_rows.gather(["alice/gla"], None, "alice", print), "the test")
+    assert read == with_id(given[0] | {"repo": "alice/gla", "repo_revision": "d" * 40})
 
 
 def test_name_is_for_run_folders(submitted, monkeypatch):
