@@ -83,6 +83,20 @@ def told(doing: str, repo: str) -> Iterator[None]:
         raise HubFailure(
             f"{cannot}: no connection to the Hub ({_first_line(error)}); a rerun goes on where this stopped"
         ) from None
+    except UnicodeEncodeError:
+        raise InputError(f"{cannot}: the token (or HF_ENDPOINT) holds characters that no request can carry") from None
+    except OSError as error:
+        if error.strerror is None:  # of huggingface_hub: headers that are not the Hub's
+            raise HubFailure(f"{cannot}: {_first_line(error)}") from None
+        if error.filename is None:  # no room: what is being written is in the cache
+            error.filename = _cache()
+        raise
+    except (InputError, HubFailure):
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise HubFailure(
+            f"{cannot}: the answer is not one of the Hub's ({type(error).__name__}); does a proxy or a login page answer for it?"
+        ) from None
 
 
 def _http(cannot: str, error) -> Exception:
@@ -109,6 +123,12 @@ def _not_found(cannot: str, error) -> InputError:
             f"{cannot}: it does not exist, or is private and there is no token that may see it (`hf auth login`)"
         )
     return InputError(f"{cannot}: there is no such repository, or it is private and not yours")
+
+
+def _cache() -> str:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return f"the Hub's cache {HF_HUB_CACHE}"
 
 
 def _first_line(error) -> str:
