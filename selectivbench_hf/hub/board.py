@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import HubFailure, InputError
@@ -108,7 +108,9 @@ def read(source: str | None = None, dataset: str | None = None) -> Board:
         return board_local.read(Path(source))
     from . import results_data
 
-    sha, found = results_data.pull(client.repo_id(source, "--source"), results_data.cache_folder(source))
+    sha, found = results_data.pull(
+        client.repo_id(source, "--source, if no file or folder here,"), results_data.cache_folder(source)
+    )
     notices = [*(f"{path} {why}" for path, why in found.faults.items()), *found.notes]
     return from_rows(found.rows, f"Results of {source} at {sha[:12]}", notices, found.withdrawn)
 
@@ -121,7 +123,8 @@ class Kept:
 
     def __init__(self, read: Callable[[], Board], again: float = READ_AGAIN):
         self._read, self._again, self._lock = read, again, threading.Lock()
-        self.board, self.number, self._at = read(), 1, time.monotonic()
+        self.board = self._good = read()
+        self.number, self._at = 1, time.monotonic()
 
     def look(self) -> tuple[Board, int]:
         """(board, number), read again first where it is older than `again` seconds."""
@@ -129,11 +132,10 @@ class Kept:
             if time.monotonic() - self._at > self._again:
                 self._at = time.monotonic()
                 try:
-                    self.board = self._read()
+                    self.board = self._good = self._read()
                 except (InputError, HubFailure, OSError) as error:
                     notice = f"it could not be read again at {now()} UTC, so this is what was read before: {error}"
-                    old = self.board
-                    self.board = Board(old.source, old.lines, old.rows, [notice, *old.notices], old.read_at)
+                    self.board = replace(self._good, notices=[notice, *self._good.notices])
                 self.number += 1
             return self.board, self.number
 

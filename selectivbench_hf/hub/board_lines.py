@@ -18,6 +18,7 @@ A line is a dict of plain values. Accuracies are in per cent, and None stands fo
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -54,13 +55,18 @@ def table_name(task: str, data_major: int, objective: str | None) -> str:
 
 
 def _named(lines: list[dict]) -> list[dict]:
-    """The lines with what the page calls their models: the name alone where only one model has it, else with its repository or who submitted it."""
+    """The lines with what the page calls their models: the name alone where only one model has it, else with its repository or who submitted it.
+
+    Names that differ in case or in variants of letters alone are one name here. One that ends like an addition is never shown without: no model
+    passes for another's.
+    """
     owners = defaultdict(set)
+    same = lambda name: unicodedata.normalize("NFKC", name).casefold()
     for line in lines:
-        owners[line["name"]].add((line["repo"], line["submitter"]))
+        owners[same(line["name"])].add((line["repo"], line["submitter"]))
     for line in lines:
-        name, whose = line["name"], line["repo"] or (line["submitter"] and f"by {line['submitter']}")
-        line["model"] = f"{name} ({whose})" if whose and len(owners[name]) > 1 else name
+        name, whose = line["name"], line["repo"] or f"by {line['submitter'] or 'nobody named'}"
+        line["model"] = f"{name} ({whose})" if len(owners[same(name)]) > 1 or name.endswith(")") else name
     return [{field: line[field] for field in FIELDS} for line in lines]
 
 

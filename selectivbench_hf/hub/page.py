@@ -1,15 +1,19 @@
 """The leaderboard as a page: plain Gradio components over the lines of a board. It loads nothing from elsewhere and tells nobody that it runs."""
 
+import errno
 import itertools
 import os
 import shutil
 import socket
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ..errors import InputError
 from . import page_model, page_plots, page_table, page_text
-from .board import Kept
+from .board import Board, Kept
+from .page_html import choices, untranslated
 
 CSS = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
 REQUESTS = {
@@ -47,42 +51,71 @@ def build(kept: Kept):
             with gr.Tab("Plots", id="plots") as tab:
                 plots = _plots(gr, kept, tab)
             with gr.Tab("Model", id="model"):
-                model = _model(gr, kept)
+                model, one, render = _model(gr, kept)
             with gr.Tab("How to submit", id="submit"):
                 gr.Markdown(page_text.SUBMIT, sanitize_html=True)
             with gr.Tab("About", id="about"):
                 gr.Markdown(page_text.ABOUT, sanitize_html=True)
         table.open.click(lambda name: (gr.Tabs(selected="model"), name), table.name, [tabs, model], **REQUESTS)
-        # what offers things of the board to choose from
-        menus = {**table.menus, **plots, model: lambda board: board.models()}
-        seen = gr.State(kept.number)
+        menus = [*table.menus, *plots, _Menu(model, lambda board: board.models(), _first_model)]
+        seen, built = gr.State(kept.number), kept.board
 
-        def look_again(seen, *wanted):
+        def look_again(seen, *values):
             board, number = kept.look()
             if number == seen:  # what the page was built with is still the news
-                return [gr.skip()] * (2 + len(table.outputs) + len(menus))
-            offered = [gr.Dropdown(choices=of(board)) for of in menus.values()]
-            return [number, page_text.status(board), *table.shown(*wanted), *offered]
+                return [gr.skip()] * (3 + len(table.outputs) + len(menus))
+            wanted, now = values[: len(table.inputs)], values[len(table.inputs) :]
+            chosen = [menu.chosen(value, built, board) for menu, value in zip(menus, now)]
+            task, name = chosen[0], chosen[-1]
+            offered = [gr.Dropdown(choices=choices(menu.of(board)), value=value) for menu, value in zip(menus, chosen)]
+            return [number, page_text.status(board), *table.shown(task, *wanted[1:]), render(name), *offered]
 
-        page.load(look_again, [seen, *table.inputs], [seen, status, *table.outputs, *menus], **REQUESTS)
+        dropdowns = [menu.dropdown for menu in menus]
+        page.load(
+            look_again,
+            [seen, *table.inputs, *dropdowns],
+            [seen, status, *table.outputs, one, *dropdowns],
+            **REQUESTS,
+        )
     return page
+
+
+@dataclass
+class _Menu:
+    """A dropdown whose choices are the board's: what a board offers there, and what is chosen before a visitor chooses."""
+
+    dropdown: object
+    of: Callable[[Board], list[str]]
+    first: Callable[[Board], object] = lambda board: []
+
+    def chosen(self, now, built: Board, board: Board):
+        """What it shows when the board was read again: what a visitor has chosen meanwhile, if it is still there, else the first."""
+        there = set(now if isinstance(now, list) else [now]) <= set(self.of(board))
+        return now if there and now != self.first(built) else self.first(board)
+
+
+def _first_table(board: Board) -> str | None:
+    return next(iter(board.tables()), None)
+
+
+def _first_model(board: Board) -> str | None:
+    return next(iter(board.models()), None)
 
 
 class _Table:
     """The first tab: filters, the table, its download, and the chosen model.
 
     inputs, outputs  what the table depends on, and what `shown` gives values for
-    menus            dropdown -> board -> what it offers
+    menus            the task's and those of the filters
     name, open       the chosen model, and the button that opens its page
     """
 
     def __init__(self, gr, kept: Kept, folder: Path):
         self.kept, self.folder, self.number = kept, folder, itertools.count()
         lines = kept.board.lines
-        tables = kept.board.tables()
         with gr.Row():
             task = gr.Dropdown(
-                tables, value=tables[0] if tables else None, label="Task", elem_id="sb-task", min_width=220
+                kept.board.tables(), value=_first_table(kept.board), label="Task", elem_id="sb-task", min_width=220
             )
             search = gr.Textbox(
                 label="Search", placeholder="model or mixer", max_lines=1, elem_id="sb-search", min_width=160
@@ -92,16 +125,16 @@ class _Table:
             reverse = gr.Checkbox(label="Reversed", elem_id="sb-reverse", min_width=100)
         with gr.Accordion("Filters", open=False, elem_id="sb-filters"), gr.Row():
             filters = [
-                gr.Dropdown(page_table.choices(lines, field), value=[], label=label[0].upper() + label[1:], multiselect=True,
+                gr.Dropdown(choices(page_table.choices(lines, field)), value=[], label=label[0].upper() + label[1:], multiselect=True,
                             elem_id=f"sb-filter-{field}", min_width=200)
                 for field, label in page_table.FILTERS.items()
             ]  # fmt: skip
         self.inputs = [task, search, by, reverse, most, *filters]
-        self.menus = {task: lambda board: board.tables()}
-        self.menus |= {
-            menu: (lambda board, f=f: page_table.choices(board.lines, f))
+        self.menus = [_Menu(task, lambda board: board.tables(), _first_table)]
+        self.menus += [
+            _Menu(menu, lambda board, f=f: page_table.choices(board.lines, f))
             for f, menu in zip(page_table.FILTERS, filters)
-        }
+        ]
         rows, told, file = self.shown(*(c.value for c in self.inputs))
         summary = gr.Markdown(told, elem_id="sb-summary")
         heads, kinds = list(page_table.COLUMNS), [kind for kind, _ in page_table.COLUMNS.values()]
@@ -126,7 +159,7 @@ class _Table:
 
         def choose(event: gr.SelectData):
             model = event.row_value[list(page_table.COLUMNS).index("model")]
-            return model, gr.Button(f"Open the page of {model}", interactive=True)
+            return model, gr.Button(f"Open the page of {untranslated(model)}", interactive=True)
 
         frame.select(choose, None, [self.name, self.open], **REQUESTS)
 
@@ -151,14 +184,15 @@ class _Table:
         return str(file)
 
 
-def _plots(gr, kept: Kept, tab) -> dict:
-    """The second tab; returns its menus, as _Table has them."""
+def _plots(gr, kept: Kept, tab) -> list[_Menu]:
+    """The second tab; returns its menus."""
     board = kept.board
-    tables = board.tables()
-    first = tables[0] if tables else None
+    picked = lambda board: page_plots.default_models(board.lines, _first_table(board))
     with gr.Row():
-        task = gr.Dropdown(tables, value=first, label="Task", elem_id="sb-plot-task", min_width=200)
-        models = gr.Dropdown(board.models(), value=page_plots.default_models(board.lines, first), multiselect=True, label="Models",
+        task = gr.Dropdown(
+            board.tables(), value=_first_table(board), label="Task", elem_id="sb-plot-task", min_width=200
+        )
+        models = gr.Dropdown(choices(board.models()), value=picked(board), multiselect=True, label="Models",
                              max_choices=page_plots.MOST_PICKED, elem_id="sb-plot-models", scale=3)  # fmt: skip
     shown = gr.HTML("", js_on_load=None, apply_default_css=False, elem_id="sb-plots")
     draw = lambda task, models: page_plots.render(kept.board.lines, task, models or [])
@@ -167,18 +201,20 @@ def _plots(gr, kept: Kept, tab) -> dict:
         draw, [task, models], shown, **REQUESTS
     )
     models.change(draw, [task, models], shown, **REQUESTS)
-    return {task: lambda board: board.tables(), models: lambda board: board.models()}
+    return [
+        _Menu(task, lambda board: board.tables(), _first_table),
+        _Menu(models, lambda board: board.models(), picked),
+    ]
 
 
 def _model(gr, kept: Kept):
-    """The third tab; returns the choice of the model."""
-    names = kept.board.models()
-    first = names[0] if names else None
-    model = gr.Dropdown(names, value=first, label="Model", elem_id="sb-model-name")
+    """The third tab; returns the choice of the model, what shows it, and name -> what is shown."""
+    first = _first_model(kept.board)
+    model = gr.Dropdown(choices(kept.board.models()), value=first, label="Model", elem_id="sb-model-name")
     render = lambda name: page_model.render(*kept.board.of_model(name))
     shown = gr.HTML(render(first), js_on_load=None, apply_default_css=False, elem_id="sb-model")
     model.change(render, model, shown, **REQUESTS)
-    return model
+    return model, shown, render
 
 
 def serve(kept: Kept, host: str = "127.0.0.1", port: int = 7860, browser: bool = True):
@@ -202,6 +238,7 @@ def check_port(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
     except OSError as error:
+        other = "--port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "--host"
         raise InputError(
-            f"cannot serve on port {port} of {host} ({error.strerror}); choose another with --port"
+            f"cannot serve on port {port} of {host} ({error.strerror}); choose another with {other}"
         ) from None

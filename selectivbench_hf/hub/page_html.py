@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
@@ -14,6 +15,17 @@ _TEMPLATES = str.maketrans(
 def text(value: object) -> str:
     """`value` as text inside HTML."""
     return html.escape(str(value), quote=True).translate(_TEMPLATES)
+
+
+def untranslated(words: str) -> str:
+    """Words that Gradio shows as they are: it translates what is a key of its own ("common.submit") or holds its mark, so these get an invisible sign."""
+    words = words.replace("__i18n__", "_\u2060_i18n__")
+    return f"{words}\u2060" if re.fullmatch(r"\w+(\.\w+)+", words) else words
+
+
+def choices(words: Iterable[str]) -> list[tuple[str, str]]:
+    """What a dropdown offers: (what is shown, the value)."""
+    return [(untranslated(word), word) for word in words]
 
 
 def link(url: str | None, words: str) -> str:

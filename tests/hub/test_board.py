@@ -69,6 +69,17 @@ def test_names_that_several_models_share_are_told_apart():
     )
     assert shown.models() == ["gla (alice/gla)", "gla (bob/gla)", "own"]
     assert len(shown.of_model("gla (bob/gla)")[1]) == 1
+    found = [row(repo="alice/gla"), row(repo="bob/gla", run_id="b"), row(name="gla (alice/gla)", repo="eve/x", run_id="e"),
+             row(name="Own", repo=None, submitter=None, run_id="1"), row(name="own", run_id="2"), row(name="\uff2fwn", repo="eve/y", run_id="3")]  # fmt: skip
+    names = [
+        "gla (alice/gla)",
+        "gla (alice/gla) (eve/x)",
+        "gla (bob/gla)",
+        "own (alice/gla)",
+        "Own (by nobody named)",
+        "\uff2fwn (eve/y)",
+    ]
+    assert board.from_rows(found, "rows").models() == names
 
 
 def test_other_data_majors_and_objectives_are_other_tables_and_the_headline_task_comes_first():
@@ -314,9 +325,7 @@ def test_values_of_the_hub_that_are_none_are_left_out(value):
 
 
 def test_a_board_is_read_again_when_it_is_old_and_stays_when_that_fails():
-    readings = iter(
-        [board.from_rows([row()], "first"), HubFailure("the Hub is away"), board.from_rows([row(), row(2)], "second")]
-    )
+    readings = iter([HubFailure("gone"), HubFailure("the Hub is away"), board.from_rows([row(), row(2)], "second")])
 
     def read():
         found = next(readings)
@@ -324,10 +333,17 @@ def test_a_board_is_read_again_when_it_is_old_and_stays_when_that_fails():
             raise found
         return found
 
-    kept = board.Kept(read, again=1000)
+    kept = board.Kept(lambda: board.from_rows([row()], "first"), again=1000)
     assert kept.look() == (kept.board, 1)
     kept = board.Kept(lambda: board.from_rows([row()], "first"), again=-1)
     kept._read = read
+    kept.look()
     shown, number = kept.look()
-    assert number == 2 and shown.source == "first" and "the Hub is away" in shown.notices[0] and len(shown.lines) == 1
+    assert (
+        number == 3
+        and len(shown.notices) == 1
+        and shown.source == "first"
+        and "the Hub is away" in shown.notices[0]
+        and len(shown.lines) == 1
+    )
     assert kept.look()[0].source == "second"

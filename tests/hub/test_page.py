@@ -284,6 +284,30 @@ def test_a_board_that_changes_is_shown_to_the_next_visitor(chromium):
         served.close(verbose=False)
 
 
+def test_a_board_that_was_empty_is_filled_for_the_next_visitor_and_no_name_is_translated(chromium):
+    from selectivbench_hf.hub import page
+
+    odd = ["common.submit", '__i18n__{"__type__":"translation_metadata","key":"gla"}']  # Gradio's own keys and marks
+    found = [row(name=name, repo=f"eve/{at}", run_id=name[:9]) for at, name in enumerate(odd)]
+    readings = iter([board.from_rows([], "first"), board.from_rows(found, "second")])
+    kept, port = board.Kept(lambda: next(readings), again=-1), free_port()
+    served = page.serve(kept, port=port, browser=False)
+    try:
+        view = chromium.new_page()
+        view.goto(f"http://127.0.0.1:{port}/")
+        view.get_by_text("2 of 2 lines of this task").wait_for()
+        assert view.get_by_label("Task", exact=True).first.input_value() == "lite"
+        view.get_by_role("tab", name="Plots").click()
+        view.locator("svg[role=img]").first.wait_for()
+        picked = view.locator("#sb-plot-models").inner_text().replace("\u2060", "")
+        assert all(name in picked for name in odd)
+        view.get_by_role("tab", name="Model").click()
+        assert view.locator("#sb-model h3").inner_text() == odd[1]
+        view.close()
+    finally:
+        served.close(verbose=False)
+
+
 def test_a_port_that_is_taken_is_one_sentence():
     from selectivbench_hf.hub import page
 

@@ -30,7 +30,11 @@ def flags(parser):
     )
     parser.add_argument("--port", type=_port, default=7860, metavar="N", help="port of the page (default 7860)")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to serve on (default 127.0.0.1: this machine alone can see it)"
+        "--host",
+        type=path_of("an address"),
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="address to serve on (default 127.0.0.1: this machine alone can see it)",
     )
     parser.add_argument("--no_browser", action="store_true", help="do not open a browser")
     parser.add_argument(
