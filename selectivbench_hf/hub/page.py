@@ -225,10 +225,18 @@ def serve(kept: Kept, host: str = "127.0.0.1", port: int = 7860, browser: bool =
         primary_hue="blue", font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
     )  # no font is fetched
     page = build(kept)
-    page.launch(server_name=host, server_port=port, share=False, inbrowser=browser, ssr_mode=False, prevent_thread_lock=True, quiet=True,
+    _without_proxy("localhost", host)  # Gradio asks its own server whether it runs
+    name = f"[{host}]" if ":" in host else host  # as an address of IPv6 stands in a URL
+    page.launch(server_name=name, server_port=port, share=False, inbrowser=browser, ssr_mode=False, prevent_thread_lock=True, quiet=True,
                 theme=theme, css=CSS, footer_links=[], enable_monitoring=False, show_error=False,
                 max_file_size=1)  # fmt: skip
     return page
+
+
+def _without_proxy(*hosts: str) -> None:
+    """Have this process reach hosts directly, whatever proxy the environment names for others."""
+    known = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+    os.environ["no_proxy"] = ",".join([*([known] if known else []), *hosts])
 
 
 def check_port(host: str, port: int) -> None:

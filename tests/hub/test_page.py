@@ -308,6 +308,26 @@ def test_a_board_that_was_empty_is_filled_for_the_next_visitor_and_no_name_is_tr
         served.close(verbose=False)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_it_is_served_behind_a_proxy_and_on_either_kind_of_address(monkeypatch, host):
+    from selectivbench_hf.hub import page
+
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")  # where nobody answers
+    monkeypatch.setenv("no_proxy", "")
+    port = free_port()
+    try:
+        page.check_port(host, port)
+    except InputError:
+        pytest.skip(f"this machine has no {host}")
+    served = page.serve(board.Kept(shown_board), host, port, browser=False)
+    monkeypatch.delenv("http_proxy")
+    try:
+        with urllib.request.urlopen(f"http://{f'[{host}]' if ':' in host else host}:{port}/") as answer:
+            assert answer.status == 200
+    finally:
+        served.close(verbose=False)
+
+
 def test_a_port_that_is_taken_is_one_sentence():
     from selectivbench_hf.hub import page
 
