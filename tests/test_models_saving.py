@@ -19,7 +19,8 @@ import sys, torch
 sys.path.insert(0, {tests!r})
 import selectivbench_hf.models
 from transformers import AutoModelForTokenClassification
-from selectivbench_hf.models import SelectivBenchForStateClassification, parameter_groups
+from selectivbench_hf.models import SelectivBenchForStateClassification, get_mixer, parameter_groups
+get_mixer("models_helper:build_tabled")  # a saved configuration does not import it by itself
 torch.set_num_threads(1)
 torch.manual_seed(99)
 for folder in sys.argv[1:]:

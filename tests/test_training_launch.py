@@ -400,7 +400,8 @@ a = accelerate.Accelerator()
 try:
     on_main(a, lambda: {}["no such key"])
 except Exception as error:
-    print(a.process_index, type(error).__name__, error)
+    sys.stdout.write(f"{a.process_index} {type(error).__name__} {error}\\n")  # at once: two processes share it
+    sys.stdout.flush()
 a.wait_for_everyone()
 a.end_training()
 """
