@@ -394,7 +394,7 @@ COMMANDS = {
     "sealed": _on_the_hub("sealed", "the test that a file of weights seals: its seed, its data, how to predict on it"),
     "submit": _on_the_hub("submit", "runs or predictions scored again, on sealed tests too, and published on the Hub"),
     "replay": _on_the_hub("replay", "a submission trained again from its recorded command, and compared"),
-    "results": _on_the_hub("results", "push | pull | check: the data set of results, one row a run"),
+    "results": _on_the_hub("results", "push | pull | check | withdraw: the data set of results, one row a run"),
     "leaderboard": _on_the_hub("leaderboard", "the leaderboard as a page, from the Hub or a local folder"),
     "demo": Command("the main job at laptop size: five models trained and compared in minutes", _demo, forward=True),
 }

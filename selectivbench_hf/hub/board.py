@@ -112,6 +112,8 @@ def read(source: str | None = None, dataset: str | None = None) -> Board:
         client.repo_id(source, "--source, if no file or folder here,"), results_data.cache_folder(source)
     )
     notices = [*(f"{path} {why}" for path, why in found.faults.items()), *found.notes]
+    if not found.files:  # so it may be another kind of data set
+        notices.append(f"{source} holds no file of rows, data/rows-*.parquet; published data are read by --dataset")
     return from_rows(found.rows, f"Results of {source} at {sha[:12]}", notices, found.withdrawn)
 
 

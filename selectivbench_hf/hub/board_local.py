@@ -21,6 +21,8 @@ def read(path: Path) -> Board:
     """The board of a folder or file; InputError where it holds no results."""
     from . import results_data, results_rows
 
+    if path.name == "data" and any(path.glob("rows-*.parquet")):  # of a folder that `results pull` wrote
+        path = path.parent
     source = f"Results in {path.name or path}"
     if path.suffix == ".parquet" or (path / "data").is_dir():
         found = results_data.read_folder(path)

@@ -12,7 +12,7 @@ def status(board) -> str:
     if not board.notices:
         return f"<p>{what}</p>"
     notices = "".join(f"<li>{text(n)}</li>" for n in board.notices)
-    return f"<p>{what}</p><details><summary>{len(board.notices):,} notices: what was left out or counted once</summary><ul>{notices}</ul></details>"
+    return f"<p>{what}</p><details><summary>Notices ({len(board.notices):,}): what was left out or counted once</summary><ul>{notices}</ul></details>"
 
 
 SUBMIT = """

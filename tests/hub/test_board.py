@@ -286,6 +286,7 @@ def test_pulled_rows_are_read_and_damaged_files_are_told(tmp_path):
     shown = board.read(str(tmp_path))
     assert [line["track"] for line in shown.lines] == ["closed"] and len(shown.rows) == 8
     assert [n for n in shown.notices if "0000" in n]
+    assert board.read(str(tmp_path / "data")).lines == shown.lines
 
 
 def test_a_submission_here_is_read_without_a_hub(tmp_path, monkeypatch):

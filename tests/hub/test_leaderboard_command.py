@@ -49,6 +49,8 @@ def test_the_lines_of_a_results_data_set_and_of_the_hubs_own_leaderboard(client,
     lines = json.loads(client(None)(["leaderboard", "--json"], SELECTIVBENCH_RESULTS=RESULTS)[0])
     assert len(lines) == 2
     script("alice")(BENCHMARK)
+    out, told = client(None)(["leaderboard", "--source", DATASET, "--json"])[:2]
+    assert out == "[]\n" and "published data are read by --dataset" in told
     lines = json.loads(client(None)(["leaderboard", "--dataset", DATASET, "--json"])[0])
     assert [(line["name"], line["rank"], line["sealed"], line["task"]) for line in lines] == [
         ("alice/gru", 1, 80.25, "te3_noisy_gaps"), ("alice/gla", 2, 71.5, "te3_noisy_gaps"),
