@@ -8,10 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import InputError
-from . import submission, tracks
+from . import rows, schemas, submission, tracks
 from .board import Board, from_rows, now
 from .board_lines import budget, scores_only, size_tier
-from .untrusted import plain_text, read_bytes, strict_json
+from .row_checks import check_score
+from .untrusted import plain_text, read_bytes, shown, strict_json
 
 SUMMARIES = "results.jsonl"
 MOST_BYTES = 64 << 20  # of a file of summaries
@@ -65,7 +66,7 @@ def _summaries(file: Path) -> list[tuple[int, dict]]:
 
 def _line(summary: dict, where: str) -> dict:
     """The line of a summary. Scores on another task than the one it was trained on ("lite/test") are no scores of this one and stay out."""
-    from ..tasks import get_task
+    from ..tasks import get_task, task_names
     from .row_making import of_mixer, score_entries
 
     try:
@@ -75,22 +76,29 @@ def _line(summary: dict, where: str) -> dict:
                 f"{where}: the run of {name} was {plain_text(summary['status'], f'status of {where}', 40)}"
             )
         settings, training = summary["settings"], summary["settings"]["training"]
+        if settings["task"] not in task_names():  # get_task would also read a file of that name
+            raise InputError(f"{where} is of no task of the catalogue: {shown(settings['task'])}")
         task = get_task(settings["task"])
         if settings["fingerprints"]["task"] != task.fingerprint:
             raise InputError(f"{where} is of another {task.name} than this package's: their fingerprints differ")
         scores = score_entries({split: score for split, score in summary["scores"].items() if split in task.splits})
-        test, passes = (
-            scores["test"],
-            int(summary["steps"]) * int(training["per_device_train_batch_size"]) / task.splits["train"],
+        scores = schemas.check(scores, rows.SCHEMA["$defs"]["scores"], f"scores of {where}", rows.SCHEMA)
+        for split, score in scores.items():
+            check_score(score, None, f"{split} of {where}")
+        test, share = scores["test"], {split: 100 * score["accuracy"] for split, score in scores.items()}
+        number = lambda field, value: schemas.check(
+            value, rows.SCHEMA["properties"][field], f"{field} of {where}", rows.SCHEMA
         )
-        share = {split: 100 * float(score["accuracy"]) for split, score in scores.items()}
+        trained = summary["steps"] * number("batch_size", int(training["per_device_train_batch_size"]))
+        passes = number("train_sequences", trained) / task.splits["train"]
+        parameters, state = number("parameters", summary["parameters"]), summary["state_size"]
         taxonomy = of_mixer(name)
         return scores_only(
             name, task.name, data=int(task.data_version.split(".")[0]), objective="classification", published=share["test"],
             published_low=100 * test["low"], published_high=100 * test["high"], over="test sequences", runs=1, mixer=name, **taxonomy,
             splits={split: {"published": accuracy, "sealed": None} for split, accuracy in share.items()},
-            parameters=int(summary["parameters"]), tier=size_tier(tracks.tier([summary]), summary["parameters"]),
-            state_size=summary["state_size"] if type(summary["state_size"]) is int else None, budget=budget(passes),
+            parameters=parameters, tier=size_tier(tracks.tier([summary]), parameters),
+            state_size=number("state_size", state) if type(state) is int else None, budget=budget(passes),
             flags=[f"Not ranked: a summary of one run, scored on {test['sequences']:,} of {task.splits['test']:,} test sequences and on no sealed test."],
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -36,7 +36,7 @@ def check_sense(row: dict, parsed: dict, where: str) -> None:
         raise InputError(f"name of {where} has two spaces in a row: {shown(row['name'])}")
     for field in _SCORES:
         for split, score in (parsed[field] or {}).items():
-            _check_score(score, row["max_sequences"], f"{field}/{split} of {where}")
+            check_score(score, row["max_sequences"], f"{field}/{split} of {where}")
     for field, names in (
         ("scores", ("accuracy", "accuracy_low", "accuracy_high")),
         ("sealed_scores", ("sealed_accuracy", "sealed_low", "sealed_high")),
@@ -89,7 +89,8 @@ def check_date(text: str, where: str) -> None:
         raise InputError(f"{where} is no day of the calendar: {shown(text)}") from None
 
 
-def _check_score(score, max_sequences, where):
+def check_score(score, max_sequences, where):
+    """InputError where a split's entry of scores contradicts itself, or `max_sequences` where that is no None."""
     if score["correct"] > score["total"]:
         raise InputError(f"{where} has {score['correct']:,} items right of {score['total']:,}")
     if max_sequences is not None and score["sequences"] > max_sequences:

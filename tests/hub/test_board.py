@@ -268,6 +268,17 @@ def test_summaries_that_are_not_sound_are_left_out_with_a_sentence(tmp_path):
     good = json.loads(EVERY_MIXER.read_text().splitlines()[0])
     bad = [good | {"status": "failed"}, good | {"name": "<b>"}, good | {"scores": {}}, good | {"settings": []},
            good | {"settings": good["settings"] | {"fingerprints": {"task": "0"}}}]  # fmt: skip
+    test = good["scores"]["test"]
+    bad += [
+        good | {"scores": {"test": test | wrong}} for wrong in ({"accuracy": "nan"}, {"accuracy": 2.0}, {"correct": 0})
+    ]
+    bad += [
+        good | {"settings": good["settings"] | {"task": "/dev/zero"}},
+        good | {"parameters": -5},
+        good | {"parameters": 1e308},
+        good | {"state_size": -5},
+        good | {"steps": 10**18},
+    ]
     (tmp_path / "results.jsonl").write_text("\n".join(json.dumps(line) for line in [good, *bad]))
     shown = board.read(str(tmp_path))
     assert len(shown.lines) == 1 and len(shown.notices) == len(bad)
