@@ -64,6 +64,18 @@ def scored_again(split: str, old: dict, new: dict, same: bool) -> Finding:
     return Finding("scored again", split, old["accuracy"], new["accuracy"], None, verdict, rule)
 
 
+def interval(split: str, old: dict, new: dict) -> Finding | None:
+    """DIFFERS where the stated interval is not the one that the sequences give here; None where it is, or there are none to compare."""
+    ends = [score[end] for score in (old, new) for end in ("low", "high")]
+    if None in ends or missing("as stated", split, old, new) is not None:
+        return None
+    room = 0.2 * (new["high"] - new["low"]) + TOLERANCE + 1 / new["total"]
+    if abs(ends[0] - ends[2]) <= room and abs(ends[1] - ends[3]) <= room:
+        return None
+    rule = "the row's interval is {:.4f} to {:.4f}, the sequences give {:.4f} to {:.4f}".format(*ends)
+    return Finding("as stated", split, old["accuracy"], new["accuracy"], None, DIFFERS, rule)
+
+
 def apart(old: dict, new: dict | None) -> bool:
     """Whether two scores of the same split have other counts."""
     return new is None or (old["correct"], old["total"]) != (new["correct"], new["total"])

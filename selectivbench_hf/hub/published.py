@@ -198,6 +198,11 @@ class Run:
         from ..models.configuration import SelectivBenchConfig, own_fields
         from ..models.mixers import check_mixer
 
+        if not self.files.has(submission.run_file(self.row["run_id"], submission.CONFIG)):
+            raise InputError(
+                f"{self.where} has no {submission.CONFIG}: its model is a module of the submitter's own, whose code is not here, or the file is missing. "
+                "It can be neither scored again nor trained again"
+            )
         data, where = self.json(submission.CONFIG), f"{submission.CONFIG} of {self.where}"
         submission.check_config(data, where)
         for name, most in (

@@ -166,7 +166,10 @@ class Replayer:
         new, same = (run.predicted(), True) if row["trust"] == "predictions" else self._evaluate(run, findings)
         for prefix, name in (("", "scores"), (SEALED, "sealed_scores")):
             for split, old in run.scores(name).items():
-                findings.append(comparison.scored_again(prefix + split, old, new.get(prefix + split), same))
+                found = new.get(prefix + split)
+                findings.append(comparison.scored_again(prefix + split, old, found, same))
+                if not findings[-1].differs and (wrong := comparison.interval(prefix + split, old, found)):
+                    findings.append(wrong)
         self.scored[row["run_id"]] = new
         return new
 
@@ -284,6 +287,11 @@ class Replayer:
             out.why_not_replayed = self._why_not(row, out)
         if out.why_not_replayed is None:
             row |= {"trust": "replayed", "replayed_by": self.by}
+            if sealed_scores is None and row["sealed_grammar_scores"] is not None:
+                row["sealed_grammar_scores"] = None  # the submitter's, which this replay has not seen
+                self.say(
+                    f"notice: {out.run.where}: its scores on a sealed grammar are not replayed (--sealed-grammar)"
+                )
         row["date"] = max([row["date"], *dates])
         where = f"the row of {out.run.where}"
         row = row_format.typed(row, where)

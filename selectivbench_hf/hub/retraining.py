@@ -15,6 +15,7 @@ from .untrusted import shown, strict_json
 
 MOST_STEPS = 200_000  # 64 passes over the published training split at batch 64
 MOST_SEQUENCES = 20_000_000  # trained on and validated with: 100 times that split
+MOST_AT_ONCE = 1 << 21  # time steps in one forward pass: 1,600 sequences of te3_noisy_gaps
 SAVE_STEPS = 500
 # arguments that say nothing about what is learned: a replay has its own
 OURS = ("task", "task_kwargs", "output_dir", "resume", "tracker", "num_processes", "save_steps", "save_total_limit")
@@ -126,12 +127,24 @@ def budget(args, run) -> Budget:
 
 
 def _check_size(args, run, where) -> None:
+    from ..optimization import Plan
+
     if (args.max_steps or 0) > MOST_STEPS or args.num_train_epochs > MOST_STEPS:
         raise _too_long(where, f"{max(args.max_steps or 0, args.num_train_epochs):,.0f} steps or epochs")
     cost = budget(args, run)
     if cost.steps > MOST_STEPS or cost.sequences + cost.validated > MOST_SEQUENCES:
         raise _too_long(
             where, f"{cost.steps:,} steps over {cost.sequences:,} sequences, and {cost.validated:,} of validation"
+        )
+
+    plan = Plan.of(args, run.task.splits["train"], 1)
+    if args.gradient_accumulation_steps > min(plan.global_batch, plan.sequences):
+        raise InputError(
+            f"{where}: gradient_accumulation_steps is {args.gradient_accumulation_steps:,}, more than a step has sequences"
+        )
+    if (steps := plan.micro_batch * run.task.max_steps("train")) > MOST_AT_ONCE:
+        raise InputError(
+            f"{where} put {steps:,} time steps into one forward pass; a replay takes at most {MOST_AT_ONCE:,}: train it by hand with `train.py`"
         )
 
 

@@ -72,7 +72,12 @@ def score_run(where: str, module=None, say=None) -> Scored:
     def scored(of, splits):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of what is raised in the next lines
-            scores = evaluate(model, of, splits, max_sequences=maximum, batch_size=batch)
+            try:
+                scores = evaluate(model, of, splits, max_sequences=maximum, batch_size=batch)
+            except Exception as error:
+                if own or isinstance(error, InputError):
+                    raise
+                raise InputError(f"{where}: the module given fails: {type(error).__name__}: {error}") from error
         if bad := not_finite(scores):
             raise InputError(f"{where} cannot be submitted: {bad[0]}")
         return scores
@@ -151,7 +156,10 @@ def _model(where, folder: Path, record: dict, task, module):
     if module is not None and not foreign:
         raise InputError(f"{where} was trained with the mixer {record['model']['name']}, so it needs no module")
     if foreign:
-        built = module if isinstance(module, nn.Module) else module(task)
+        try:
+            built = module if isinstance(module, nn.Module) else module(task)
+        except Exception as error:  # whatever the submitter's own code raises
+            raise InputError(f"{where}: the module given cannot be built: {type(error).__name__}: {error}") from error
         model = wrap_module(built, task)
         load_weights(model, folder)
     else:

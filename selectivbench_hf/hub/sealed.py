@@ -102,9 +102,12 @@ def overlap(task, sealed) -> dict[str, int]:
 def standard_error(score: dict) -> float:
     """The standard error of an accuracy, from `low` and `high`, its 95 % bootstrap interval over sequences, and `total`, its items.
 
-    It is held to be at least one item's share: where all sequences score the same the bootstrap says 0.
+    It is held to be at least one item's share: where all sequences score the same the bootstrap says 0. And at most what sequences would give whose
+    items are all right or all wrong together, half as much again for chance: a claimed interval that is wider would excuse any difference.
     """
-    return max((score["high"] - score["low"]) / _NORMAL, 1 / score["total"])
+    share, total = (score["correct"] + 0.5) / (score["total"] + 1), score["total"]
+    most = 1.5 * (share * (1 - share) / score["sequences"]) ** 0.5
+    return max(min((score["high"] - score["low"]) / _NORMAL, most), 1 / total)
 
 
 def lines(task, sealed) -> dict[str, str]:

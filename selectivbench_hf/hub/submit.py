@@ -240,6 +240,9 @@ def _grid_entry(record: dict) -> dict:
 
 def _row(scored: scoring.Scored, where: Target, grids: dict) -> dict:
     record, task = scored.record, scored.task
+    flags = []
+    if scored.config is None:
+        flags.append("The model's code is not in the repository, so nobody but its submitter can score the weights.")
     return rows.row_of(
         record,
         task,
@@ -249,6 +252,7 @@ def _row(scored: scoring.Scored, where: Target, grids: dict) -> dict:
         weights_sha256=scored.sealed_seed,
         trust="weights",
         grid=grids.get(record["run_id"]),
+        flags=flags,
         notes=" ".join(record["training"]["notes"])[:2000] or None,
         **_worth(task, scored.sealed_scores["test"]["accuracy"], scored.max_sequences),
         **where.known(),

@@ -12,8 +12,9 @@ import torch
 import selectivbench_hf as sb
 from selectivbench_hf.cli import main
 from selectivbench_hf.errors import InputError
-from selectivbench_hf.hub import comparison, rows, scoring, sending, submission
+from selectivbench_hf.hub import comparison, retraining, rows, scoring, sending, submission
 from selectivbench_hf.hub.command_line import retrain_command
+from selectivbench_hf.hub.published import Files
 from selectivbench_hf.launching import StopFlag, Stopped
 
 TASK = {"num_train": 48, "num_validation": 6, "num_test": 40, "num_items": 6, "test_gaps": [10, 1]}
@@ -235,6 +236,7 @@ def test_a_smaller_model_than_the_one_published_is_caught(folder, replay):
         ({"mixer_kwargs": {"nosuch": 1}}, "nosuch"),
         ({"mixed_precision": "fp8"}, None),
         ({"gradient_accumulation_steps": 0}, "at least 1"),
+        ({"gradient_accumulation_steps": 10**9}, "more than a step has sequences"),
     ],
 )  # fmt: skip
 def test_hostile_arguments_are_refused_before_anything_runs(folder, replay, tmp_path, fields, said):
@@ -404,6 +406,44 @@ def test_predictions_are_scored_again_and_never_trained(tmp_path, replay, folder
         folder / "runs" / "mine" / "predictions.safetensors",
     )
     assert "DIFFERS" in verdicts(replay("--rescore_only", code=1)[0], "scored again")
+
+
+@pytest.mark.parametrize("ends", [(0.0, 1.0), None])
+def test_a_forged_interval_is_caught(folder, replay, ends):
+    """A wide one would excuse a gap between published and sealed test, a narrow one would look like certainty."""
+    made = {}
+    for field, names in (
+        ("scores", ("accuracy_low", "accuracy_high")),
+        ("sealed_scores", ("sealed_low", "sealed_high")),
+    ):
+        scores = json.loads(first(folder)[field])
+        low, high = ends or [scores["test"]["accuracy"]] * 2
+        scores["test"] |= {"low": low, "high": high}
+        made |= {field: rows.canonical(scores), names[0]: low, names[1]: high}
+    change(folder, **made)
+    findings, _ = replay("--rescore_only", code=1)
+    assert [f["split"] for f in findings if f["verdict"] == "DIFFERS"] == ["test", "sealed/test"]
+
+
+def test_scores_on_a_sealed_grammar_that_were_not_replayed_are_not_called_so(folder, replay, tmp_path):
+    change(folder, sealed_grammar_scores=first(folder)["sealed_scores"])
+    _, err = replay()
+    row = written(tmp_path)["row"]
+    assert row["trust"] == "replayed" and row["sealed_grammar_scores"] is None
+    assert "its scores on a sealed grammar are not replayed" in err
+
+
+def test_more_in_one_pass_than_a_machine_holds_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(retraining, "MOST_AT_ONCE", 100)
+    run = Files.of(str(folder)).runs(first(folder)["run_id"])[0]
+    with pytest.raises(InputError, match="time steps into one forward pass"):
+        retraining.arguments_of(run, print)
+
+
+def test_a_module_cannot_be_replayed_and_that_is_said(folder, replay):
+    (folder / "runs" / first(folder)["run_id"] / "config.json").unlink()
+    _, err = replay("--rescore_only", code=2)
+    assert "a module of the submitter's own, whose code is not here" in err
 
 
 def test_a_grammar_of_its_own(folder, replay, tmp_path):

@@ -12,7 +12,7 @@ import selectivbench_hf as sb
 from selectivbench_hf.errors import InputError
 from selectivbench_hf.features import make_batch
 from selectivbench_hf.hub.predictions import names, score_predictions
-from selectivbench_hf.hub.sealed import lines, overlap, sealed_grammar_task, sealed_seed, sealed_task
+from selectivbench_hf.hub.sealed import lines, overlap, sealed_grammar_task, sealed_seed, sealed_task, standard_error
 from selectivbench_hf.layout import load_split
 
 SMALL = {"num_train": 200, "num_validation": 16, "num_test": 12}
@@ -53,6 +53,12 @@ def test_another_bit_is_another_test(name, weights):
     if task.noise != "none":  # the noise is another too
         noise = [make_batch(t, "test", range(2))["input_features"][:, :64] % 0.5 for t in (sealed, other)]
         assert not np.array_equal(*noise)
+
+
+def test_a_claimed_interval_excuses_no_difference():
+    score = {"correct": 900, "total": 1000, "sequences": 100, "accuracy": 0.9, "low": 0.88, "high": 0.92}
+    assert standard_error(score) == pytest.approx(0.0102, abs=1e-4)
+    assert standard_error(score | {"low": 0.0, "high": 1.0}) < 0.05
 
 
 def test_sealed_grammar():

@@ -372,6 +372,26 @@ def test_modules(tmp_path):
             scoring.load_module(f"{path}:build")
 
 
+def test_a_module_that_fails_is_one_sentence(runs):
+    def unbuilt(task):
+        raise RuntimeError("boom")
+
+    def failing(task):
+        model = scoring.load_module(f"{runs / 'mine.py'}:build")(task)
+        model.register_forward_pre_hook(unbuilt_hook)
+        return model
+
+    def unbuilt_hook(*_):
+        raise ZeroDivisionError("bang")
+
+    for module, told in (
+        (unbuilt, "cannot be built: RuntimeError: boom"),
+        (failing, "fails: ZeroDivisionError: bang"),
+    ):
+        with pytest.raises(InputError, match=told):
+            scoring.score_run(str(runs / "mine"), module)
+
+
 # -- on the Hub ----------------------------------------------------------------------------------------------------------
 
 START = """

@@ -139,7 +139,11 @@ def _outcome(d) -> str:
     name = f"run {d.row['run_id']}"
     lines = [f"{name}: trained here with {', '.join(d.differences)}"] if d.differences else []
     if d.why_not_replayed is None:
-        lines.append(f"{name}: replayed by {d.row['replayed_by']}, and nothing differs")
+        from ..comparison import LOWER
+
+        lower = any(f.verdict == LOWER for f in d.findings)
+        but = "; on the sealed grammar it is LOWER, which its row now says" if lower else ""
+        lines.append(f"{name}: replayed by {d.row['replayed_by']}, and nothing differs{but}")
     else:
         lines.append(f"{name}: stays at `{d.row['trust']}`: {d.why_not_replayed}")
     return "\n".join(lines)
