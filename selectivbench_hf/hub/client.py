@@ -167,6 +167,11 @@ def tags(repo: str, kind: str) -> dict[str, str]:
         return {tag.name: tag.target_commit for tag in api().list_repo_refs(repo, repo_type=kind).tags}
 
 
+def branches(repo: str, kind: str) -> set[str]:
+    with told("read the branches of", repo):
+        return {branch.name for branch in api().list_repo_refs(repo, repo_type=kind).branches}
+
+
 def files(repo: str, kind: str, revision: str) -> dict[str, dict]:
     """Path -> {"size", "sha256" (of the content; None where it is not kept as LFS), "oid" (git's)} of every file at a revision."""
     with told("list the files of", repo):

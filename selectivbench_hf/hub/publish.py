@@ -74,6 +74,10 @@ def push(
         head = client.head(repo, KIND)
         tags = {} if head is None else client.tags(repo, KIND)
         _check_versions(reader, tags, ours)
+        if head is not None and tag in client.branches(repo, KIND):
+            raise InputError(
+                f"{repo} has a branch named {tag}, which would be read in place of the tag; delete that branch, or choose the next version"
+            )
         if tag in tags:
             plan = make_plan(reader, reader.at(tags[tag]), folder, ours, tag, choices)
             if not plan.empty:

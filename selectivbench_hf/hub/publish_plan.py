@@ -80,7 +80,10 @@ class Reader:
 
     def _manifest(self, name: str, path: str, sha: str, oid: str) -> dict:
         if (name, oid) not in self._manifests:
-            check_name(name)
+            try:
+                check_name(name)
+            except InputError as error:
+                raise InputError(f"{path!a} of {self.repo} at {sha[:8]}: {error}; delete the folder there") from None
             manifest = read_manifest(client.fetch(self.repo, KIND, path, sha, limit=MANIFEST_LIMIT))
             if manifest is None or manifest["name"] != name or not _tells_a_card(manifest):
                 raise InputError(f"{path} of {self.repo} at {sha[:8]} cannot be read; delete the folder {name} there")

@@ -174,6 +174,20 @@ assert set(tags()) == {{"v1.0.0", "v1.1.0", "v1.2.0", "v1.3.0", "v1.4.0", "v1.5.
     )
 
 
+def test_a_branch_of_the_tags_name_and_a_folder_of_a_bad_name_are_refused(hub, client, tmp_path):
+    (lite,) = small(tmp_path, "lite")
+    push = lambda code: client("alice")(["push", REPO, "--tag", "v1.0.0", "--tasks", lite], code=code)[1]
+    hub.store.create("dataset", REPO, "alice", False)
+    repo = hub.store.load("dataset", REPO)
+    head = repo["branches"]["main"]
+    hub.store.save(repo | {"branches": {"main": head, "v1.0.0": head}})
+    assert f"{REPO} has a branch named v1.0.0, which would be read in place of the tag" in push(2)
+    tree = hub.store.tree(repo) | {"1e3/manifest.json": hub.store.entry(b"{}")}
+    hub.store.commit(repo, "main", tree, "by hand", "", "alice", head)
+    assert f"'1e3/manifest.json' of {REPO} at " in push(2)
+    assert not hub.store.load("dataset", REPO)["tags"]
+
+
 def test_the_same_rows_in_other_bytes_are_the_same(hub, script, tmp_path):
     """Another pyarrow writes other bytes: the Hub's files stay. Here other row groups stand for it."""
     (lite,) = small(tmp_path, "lite")
