@@ -82,7 +82,8 @@ def from_hub(dataset: str) -> Board:
     with client.told("read the leaderboard of", dataset):
         found = client.api().get_dataset_leaderboard(dataset, base_model_only=False)
     lines, left_out = board_lines.from_hub(found, task)
-    return Board(f"The Hub's leaderboard of {dataset}, task {task}", lines, [], left_out, now())
+    stated = "the scores are what the models' repositories state; nothing of them was checked here"
+    return Board(f"The Hub's leaderboard of {dataset}, task {task}", lines, [], [stated, *left_out], now())
 
 
 def _first_task(dataset: str, revision: str) -> str:

@@ -175,13 +175,14 @@ def _of_hub(entry, repo: str, task: str) -> dict:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:  # NaN is not
         raise InputError(f"the value of {repo} must be a number from 0 to 100, got {shown(value)}")
     source = entry.source if isinstance(entry.source, dict) else {}
-    notes = " ".join(entry.notes.split()) if isinstance(entry.notes, str) else ""
+    notes = " ".join(entry.notes[:4000].split()) if isinstance(entry.notes, str) else ""
+    notes = "".join(letter for letter in notes if letter.isprintable())  # no marks that turn the direction of text
     return scores_only(
         repo,
         task,
         repo=repo,
-        rank=entry.rank if type(entry.rank) is int else None,
-        official=True,
+        rank=entry.rank if type(entry.rank) is int and 0 < entry.rank < 1 << 31 else None,
+        official=False,  # anybody can write any value into a repository of theirs
         track="Hub",
         sealed=float(value),
         splits={"test": {"published": None, "sealed": float(value)}},

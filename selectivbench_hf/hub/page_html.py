@@ -29,12 +29,12 @@ def choices(words: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def link(url: str | None, words: str) -> str:
-    """A link to an http(s) address, which leaves no trace of where it was followed from; of any other address the words alone."""
+    """A link to an http(s) address, which tells nobody where it was followed from; of any other, or one that looks like another's, the words alone."""
     try:
         parts = urlsplit(url or "")
     except ValueError:  # no address at all
         return text(words)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    if parts.scheme not in ("http", "https") or not parts.netloc or "@" in parts.netloc or not url.isprintable():
         return text(words)
     return f'<a href="{text(url)}" target="_blank" rel="noopener noreferrer nofollow">{text(words)}</a>'
 

@@ -35,7 +35,7 @@ def render(lines: Sequence[dict], table: str | None, picked: Sequence[str]) -> s
     known = "Grey: the other models of the task. " if others else ""
     lacking = [name for name in picked if name not in best]
     known += f"No score of this task: {', '.join(lacking)}. " if lacking else ""
-    hollow = "Hollow marks: published test only, not sealed. " if any(not line["official"] for line in shown) else ""
+    hollow = "Hollow marks: published test only, not sealed. " if any(line["sealed"] is None for line in shown) else ""
     note = f'<p class="sb-note">{svg.text(known + hollow)}Bars: 95 % intervals.</p>'
     return f'{svg.legend([line["model"] for line in shown])}{note}<div class="sb-plots">{"".join(plots)}</div>'
 

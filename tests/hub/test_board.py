@@ -185,6 +185,7 @@ def test_links_lead_to_http_addresses_alone_and_tell_nothing_of_where_they_stood
         == "x"
     )
     assert page_html.link("//host/x", "x") == page_html.link("data:text/html,x", "x") == "x"
+    assert page_html.link("https://huggingface.co@b/", "x") == page_html.link("https://a/\u202e", "x") == "x"
     assert page_html.link('https://a/"><b>', "<i>") == (
         '<a href="https://a/&quot;&gt;&lt;b&gt;" target="_blank" rel="noopener noreferrer nofollow">&lt;i&gt;</a>'
     )
@@ -320,6 +321,9 @@ def test_the_hubs_own_leaderboard_as_lines():
     lines, left_out = board_lines.from_hub(found, "te3_noisy_gaps")
     assert not left_out and all(set(line) == set(board_lines.FIELDS) for line in lines)
     assert (lines[0]["sealed"], lines[0]["rank"], lines[0]["notes"]) == (71.5, 1, ["mean of 8"])
+    assert not lines[0]["official"]
+    (odd,), _ = board_lines.from_hub([of_the_hub(rank=10**30, notes="a\u202eb")], "lite")
+    assert odd["rank"] is None and odd["notes"] == ["ab"]
     assert lines[1]["flags"] == ["Proposed by pull request 3, which is not merged."]
     shown = page_model.render(lines[:1], [])
     assert (
