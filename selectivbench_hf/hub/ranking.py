@@ -149,9 +149,11 @@ def rank(rows: Iterable[dict], withdrawn: Mapping[str, str] | None = None) -> Ra
     entries = []
     groups = _grouped(whole, _identity)
     replayed = _grouped((row for row in whole if row["trust"] == "replayed"), _model)
+    shared = tracks.shared_weights(whole)
     for group in groups.values():
         entry, left = _entry(group, replayed.get(_model(group[0]), []))
-        entries.append(entry)
+        told = [said for row_id in entry.row_ids for said in shared.get(row_id, ())]
+        entries.append(replace(entry, flags=(*entry.flags, *told)))
         apart += left
     return Ranking(
         _ranked(entries), sorted(apart, key=lambda a: (a.row["task"], a.row["name"], a.row["row_id"])), notes

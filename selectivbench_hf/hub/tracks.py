@@ -291,3 +291,23 @@ def _same(a: float, b: float) -> bool:
 
 def _listed(items) -> str:
     return ", ".join(str(i) for i in items)
+
+
+# -- whose weights -------------------------------------------------------------------------------------------------------
+
+
+def shared_weights(rows: Iterable[dict]) -> dict[str, list[str]]:
+    """row_id -> a sentence for each other model on the same task that has the same weights: a run submitted under two names, or somebody else's."""
+    groups = {}
+    for row in rows:
+        if row["weights_sha256"] is not None:
+            groups.setdefault((row["weights_sha256"], row["task"]), []).append(row)
+    whose = lambda row: (
+        f"{row['name']} ({row['repo'] or 'no repository'}, submitted by {row['submitter'] or 'nobody named'})"
+    )
+    return {
+        row["row_id"]: [f"The weights of run {row['run_id'][:12]} are those of {other} too." for other in others]
+        for group in groups.values()
+        for row in group
+        if (others := sorted({whose(other) for other in group} - {whose(row)}))
+    }

@@ -106,7 +106,9 @@ def row(
         "ceiling": 1.0,
         "effective_context": 2.0,
         "validation_accuracy": 0.6,
-        "weights_sha256": hashlib.sha256(f"{grammar_seed} {model_seed}".encode()).hexdigest(),
+        "weights_sha256": hashlib.sha256(
+            f"{changes.get('name')} {changes.get('repo')} {changes.get('submitter')} {grammar_seed} {model_seed}".encode()
+        ).hexdigest(),
         "grid": text(GRID),
         "flags": [],
         "date": "2026-11-30",

@@ -266,3 +266,16 @@ def test_every_row_is_in_one_entry_or_apart_and_no_entry_mixes_what_must_not_be_
         ranks = [e.rank for e in ranked.entries if (e.task, e.data_major, e.objective, e.track) == table]
         official = [r for r in ranks if r is not None]
         assert ranks == [*range(1, len(official) + 1), *[None] * (len(ranks) - len(official))]
+
+
+def test_one_run_under_two_names_is_said_on_both():
+    own, stolen = row(1, 1), row(1, 1, name="mine", repo="bob/mine", submitter="bob", run_id="other")
+    assert not [e for e in ranking.rank([own, stolen]).entries if e.flags]
+    stolen = with_id(stolen | {key: own[key] for key in ("weights_sha256", "sealed_seed")})
+    replay = with_id(own | {"trust": "replayed", "replayed_by": "carol"})
+    flags = {(e.name, e.trust): e.flags for e in ranking.rank([own, stolen, replay]).entries}
+    said = ("The weights of run run-1-1 are those of mine (bob/mine, submitted by bob) too.",)
+    assert flags[("gla", "weights")] == flags[("gla", "replayed")] == said
+    assert flags[("mine", "weights")] == (
+        "The weights of run other are those of gla (alice/gla, submitted by alice) too.",
+    )
