@@ -215,6 +215,8 @@ def pull(repo: str, folder: Path) -> tuple[str, Results]:
     gone, notes = disappeared(repo, sha)
     results.faults |= gone
     results.notes += notes
+    if not (results.files or results.faults):
+        results.notes.append(f"{repo} holds no file of rows, data/rows-*.parquet; is it the data set of results?")
     return sha, results
 
 
@@ -240,12 +242,14 @@ def cache_folder(repo: str) -> Path:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did. fresh: row_ids that were not there before; path: their file; commit: SHA, None where none was made; pull_request: address."""
+    """What a push did. fresh: row_ids that were not there before; path: their file; commit: SHA, None where none was made; pull_request: address;
+    held: row_id -> that of the row there which says the same, read at another commit or this one."""
 
     fresh: frozenset[str]
     path: str | None = None
     commit: str | None = None
     pull_request: str | None = None
+    held: dict[str, str] = field(default_factory=dict)
 
 
 def push(
@@ -264,19 +268,20 @@ def push(
         there = Results() if head is None else read_hub(repo, head, cache_folder(repo))
         for path, fault in there.faults.items():
             say(f"warning: {path} of {repo} {fault}")
-        known = {_said(row) for row in there.rows}
+        known = {_said(row): row["row_id"] for row in there.rows}
         fresh = sorted((row for row in given if _said(row) not in known), key=lambda row: row["row_id"])
         _refuse_conflicts(fresh, [row for row in there.rows if row["row_id"] not in there.withdrawn])
         ids = frozenset(row["row_id"] for row in fresh)
+        held = {row["row_id"]: known[_said(row)] for row in given if row["row_id"] not in ids}
         if not fresh or dry_run:
-            return Pushed(ids)
+            return Pushed(ids, held=held)
         head = client.ensure(repo, KIND, head, say, private=False, create_pr=create_pr)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rows.parquet"
             rows.to_parquet(fresh, file)
             path = f"data/rows-{file_hash(file)[:DIGITS]}.parquet"
             title = f"Add {len(fresh):,} row{'s' if len(fresh) > 1 else ''}: {path}"
-            return Pushed(ids, path, *add(repo, head, {path: file.read_bytes()}, title, create_pr))
+            return Pushed(ids, path, *add(repo, head, {path: file.read_bytes()}, title, create_pr), held)
 
     return client.guarded(attempt, say, repo)
 

@@ -42,7 +42,7 @@ def withdraw(given: str, reason: str, repo: str, say: Callable[[str], None], *, 
     """Withdraw the row whose row_id begins with `given` (at least 12 hex digits).
 
     Returns:
-        {"row_id", "status" ("withdrawn" or "already withdrawn"), "commit", "pull_request"}.
+        {"row_id", "status" ("withdrawn", "proposed" or "already withdrawn"), "commit", "pull_request"}.
     """
     from . import results_data
 
@@ -71,6 +71,7 @@ def withdraw(given: str, reason: str, repo: str, say: Callable[[str], None], *, 
         data = dict(zip(_KEYS, (FORMAT, found[0], reason, user, today)))
         content = (json.dumps(data, indent=1, ensure_ascii=False) + "\n").encode()
         commit, address = results_data.add(repo, head, {path: content}, f"Withdraw a row: {path}", create_pr)
-        return out | {"status": "withdrawn", "commit": commit, "pull_request": address}
+        status = "withdrawn" if address is None else "proposed"
+        return out | {"status": status, "commit": commit, "pull_request": address}
 
     return client.guarded(attempt, say, repo)

@@ -156,7 +156,8 @@ from selectivbench_hf.hub import results_data
 first, other, repo = {first["row_id"]!r}, {other["row_id"]!r}, {REPO!r}
 push = lambda name, code=0: do("push", name, "--results", repo, code=code)
 push("first")
-assert "already there" in push("moved")[0], "the same row, read at a later commit of its repository"
+out = push("moved")[0]
+assert "already there" in out and first[:12] in out, "the same row, read at a later commit of its repository"
 push("recorded"), push("sealed")  # of the same weights: the one supersedes the other
 assert "conflict" not in "".join(do("check", repo))
 _, err = push("other", code=2)
@@ -280,6 +281,9 @@ def test_proposals_by_those_without_rights(hub, client, script, submitted, tmp_p
     out, _ = client("carol")([*push, mine, "--create-pr", "--json"])
     assert json.loads(out)[0]["pull_request"] == address, "the same proposal is not made twice"
     assert len(row_ids(hub, tmp_path)) == 1
+    withdraw = ["results", "withdraw", "--results", REPO, row(1, 1)["row_id"], "--reason", "a wrong seed"]
+    out, _ = client("carol")([*withdraw, "--create-pr", "--json"])
+    assert json.loads(out)[0]["status"] == "proposed", "nothing is withdrawn before it is merged"
     script("alice")(f"from huggingface_hub import HfApi\nHfApi().merge_pull_request({REPO!r}, 1, repo_type='dataset')")
     out, _ = client("carol")(["results", "pull", REPO, "--output", "pulled"])
     assert "2 rows in pulled" in out
@@ -398,6 +402,16 @@ def test_rows_of_a_repository_tell_the_commit_that_they_were_read_at(monkeypatch
     monkeypatch.setattr(results_rows.client, "tags", lambda repo, kind: {DATASET["tag"]: DATASET["revision"]})
     (read,) = rows.check_rows(results_rows.gather(["alice/gla"], None, "alice", print), "the test")
     assert read == with_id(given[0] | {"repo": "alice/gla", "repo_revision": "d" * 40})
+
+
+def test_a_data_set_without_rows_is_said_to_be_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(results_data.client, "head", lambda repo, kind: "a" * 40)
+    monkeypatch.setattr(
+        results_data.client, "files", lambda *_: {"README.md": {"size": 1, "sha256": None, "oid": "b"}}
+    )
+    monkeypatch.setattr(results_data.client, "history", lambda *_: [("a" * 40, "Add data")])
+    _, found = results_data.pull("alice/data", tmp_path)
+    assert found.notes == ["alice/data holds no file of rows, data/rows-*.parquet; is it the data set of results?"]
 
 
 def test_name_is_for_run_folders(submitted, monkeypatch):

@@ -102,7 +102,7 @@ def _push(arguments) -> int:
         {
             **{key: row[key] for key in ("name", "task", "grammar_seed", "model_seed", "accuracy", "sealed_accuracy")},
             "status": done if row["row_id"] in pushed.fresh else "already there",
-            "row_id": row["row_id"],
+            "row_id": pushed.held.get(row["row_id"], row["row_id"]),
             "run_id": row["run_id"],
             "file": pushed.path if row["row_id"] in pushed.fresh else None,
             "commit": pushed.commit,
