@@ -55,6 +55,13 @@ def notes_of(card: str, where: str, replace: bool = False) -> str:
     return card.split(START)[1].split(END)[0] if marked else "\n"
 
 
+def edited(card: str) -> bool:
+    """Whether a card that `selectivbench push` wrote was changed outside of its notes; False for a card that it did not write."""
+    card = card.replace("\r\n", "\n")
+    marks = _MARK.findall(card)
+    return bool(marks) and (len(marks) > 1 or marks[0] != _digest(card))
+
+
 def _digest(card: str) -> str:
     """SHA-256 of a card without its notes and without the hash itself."""
     head, _, rest = card.partition(START)

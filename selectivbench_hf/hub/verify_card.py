@@ -32,14 +32,18 @@ def card_differences(files: DataFiles, manifests: dict[str, dict], names: list[s
     import yaml
 
     from ..datacard import front_matter
+    from . import cards
 
     try:
-        stated = _front_matter(_text(files, CARD, MOST_CARD))
+        text = _text(files, CARD, MOST_CARD)
+        stated = _front_matter(text)
     except InputError as error:
         return [Difference(str(error), file=CARD)]
     made = {name: m for name, m in manifests.items() if m["card"]}
     wanted = yaml.safe_load(front_matter(made)) if made else {}
     out = []
+    if cards.edited(text.decode("utf-8", errors="replace")):  # readers run the code that is printed in it
+        out.append(Difference("it was edited outside of its notes since `selectivbench push` wrote it", file=CARD))
     for key in ("configs", "dataset_info"):
         own = wanted.get(key, [])
         own = {entry["config_name"]: entry for entry in (own if isinstance(own, list) else [own])}

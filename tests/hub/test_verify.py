@@ -351,6 +351,19 @@ def test_a_card_that_says_something_else(folder):
     assert not found(folder, names=[COPY])
 
 
+def test_a_published_card_that_was_edited_outside_of_its_notes(folder):
+    from selectivbench_hf.hub import cards
+
+    manifests = {name: json.loads((folder / name / MANIFEST).read_text()) for name in (NOISY, COPY)}
+    text = cards.render(manifests, "alice/data", "v1.0.0")
+    place = folder / "README.md"
+    place.write_text(text.replace(cards.START, f"{cards.START}\n\nMy notes.\n"))
+    assert not found(folder)
+    place.write_text(text.replace("import hashlib", "import os, hashlib"))
+    assert "edited outside of its notes" in only(folder).what
+    assert only(folder, names=[COPY]).file == "README.md"
+
+
 @pytest.mark.parametrize(
     "text", ["", "# no front matter\n", "---\na: &a [1]\nb: *a\n---\n", "---\nconfigs: 5\n---\n", "---\n- 1\n---\n"]
 )
