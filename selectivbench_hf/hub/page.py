@@ -228,7 +228,7 @@ def serve(kept: Kept, host: str = "127.0.0.1", port: int = 7860, browser: bool =
     _without_proxy("localhost", host)  # Gradio asks its own server whether it runs
     name = f"[{host}]" if ":" in host else host  # as an address of IPv6 stands in a URL
     page.launch(server_name=name, server_port=port, share=False, inbrowser=browser, ssr_mode=False, prevent_thread_lock=True, quiet=True,
-                theme=theme, css=CSS, footer_links=[], enable_monitoring=False, show_error=False,
+                theme=theme, css=CSS, footer_links=[], enable_monitoring=False, run_history=False, show_error=False,
                 max_file_size=1)  # fmt: skip
     return page
 

@@ -34,6 +34,7 @@ COLUMNS = {  # head -> (type of the page's table, width in pixels)
     "95 % interval": ("str", 132),
     "published, %": ("number", 122),
     "doubts": ("number", 74),
+    "repository": ("str", 170),
     "track": ("str", 76),
     "size tier": ("str", 112),
     "trust": ("str", 104),
@@ -46,7 +47,6 @@ COLUMNS = {  # head -> (type of the page's table, width in pixels)
     "write rule": ("str", 150),
     "channel mixing": ("str", 150),
     "training budget": ("str", 170),
-    "repository": ("str", 220),
     "what is doubtful": ("str", 420),
 }
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet compute a cell
@@ -101,6 +101,7 @@ def cells(line: dict) -> list:
         else interval(line["published_low"], line["published_high"]),
         _round(line["published"]),
         len(line["flags"]) or None,
+        line["repo"],
         line["track"],
         line["tier"],
         line["trust"],
@@ -113,7 +114,6 @@ def cells(line: dict) -> list:
         line["write_rule"],
         line["channel_mixing"],
         line["budget"],
-        line["repo"],
         " ".join(line["flags"]),
     ]
 
