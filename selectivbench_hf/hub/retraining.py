@@ -39,7 +39,7 @@ def arguments_of(run, say):
     known = kinds()
     for name in given:
         if name not in known:
-            raise unknown("argument", shown(name), known, where)
+            raise unknown("argument", ascii(name)[1:-1][:60], known, where)
     _check_mixer(given.get("mixer"), where)
     for name, most in (("num_hidden_layers", MOST_LAYERS), ("hidden_size", WIDEST)):
         if isinstance(given.get(name), int) and given[name] > most:
@@ -49,9 +49,9 @@ def arguments_of(run, say):
         say(
             f"notice: {where} do not say {', '.join(absent)}; what this version of the package does by default is taken"
         )
-    theirs = {name: value for name, value in given.items() if name not in OURS}
+    theirs, task = {name: value for name, value in given.items() if name not in OURS}, run.task.to_dict()
     try:
-        args = TrainingArguments(**merge((where, theirs)), task=run.task.to_dict())
+        args = TrainingArguments(**merge((where, theirs)), task=task)
     except InputError as error:
         raise InputError(f"{where}: {error}" if not str(error).startswith(where) else str(error)) from None
     now = args.as_dict()

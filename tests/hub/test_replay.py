@@ -223,7 +223,7 @@ def test_a_smaller_model_than_the_one_published_is_caught(folder, replay):
         ({"mixer": "module"}, "code from outside"),
         ({"mixer": "nosuch"}, "none of this package's"),
         ({"mixer": ["gla"]}, "none of this package's"),
-        ({"trust_remote_code": True}, "unknown argument"),
+        ({"trust_remote_code": True}, "error: unknown argument 'trust_remote_code' in the arguments of run"),
         ({"max_steps": 1_000_000_000}, "at most 200,000 steps"),
         ({"max_steps": None, "num_train_epochs": 1e300}, "at most 200,000 steps"),
         ({"max_steps": None, "num_train_epochs": 150_000}, "900,000 steps over 7,200,000 sequences"),
