@@ -93,10 +93,14 @@ def told(doing: str, repo: str) -> Iterator[None]:
         raise
     except (InputError, HubFailure):
         raise
+    except (errors.XetDownloadError, errors.RevisionResolutionError) as error:
+        raise HubFailure(f"{cannot}: {_first_line(error)}; a rerun goes on where this stopped") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise HubFailure(
             f"{cannot}: the answer is not one of the Hub's ({type(error).__name__}); does a proxy or a login page answer for it?"
         ) from None
+    except RuntimeError as error:  # how hf_xet, which sends large files where it is installed, reports every failure
+        raise HubFailure(f"{cannot}: {_first_line(error)}; a rerun goes on where this stopped") from None
 
 
 def _http(cannot: str, error) -> Exception:

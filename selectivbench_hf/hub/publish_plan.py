@@ -100,7 +100,9 @@ class Reader:
 
 
 def _tells_a_card(manifest: dict) -> bool:
-    """Whether a manifest holds all that a card says of a config."""
+    """Whether a manifest holds all that a card says of a config, and no markup: readers' browsers would take it from our card."""
+    if any(sign in json.dumps(manifest) for sign in "<>"):
+        return False
     try:
         return bool(cards.render({manifest["name"]: manifest}, "OWNER/NAME", "v0.0.0"))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):

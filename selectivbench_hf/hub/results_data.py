@@ -268,11 +268,11 @@ def push(
         there = Results() if head is None else read_hub(repo, head, cache_folder(repo))
         for path, fault in there.faults.items():
             say(f"warning: {path} of {repo} {fault}")
-        known = {_said(row): row["row_id"] for row in there.rows}
-        fresh = sorted((row for row in given if _said(row) not in known), key=lambda row: row["row_id"])
-        _refuse_conflicts(fresh, [row for row in there.rows if row["row_id"] not in there.withdrawn])
+        counting = [row for row in there.rows if row["row_id"] not in there.withdrawn]
+        held = _held(given, there.rows, counting)
+        fresh = sorted((row for row in given if row["row_id"] not in held), key=lambda row: row["row_id"])
+        _refuse_conflicts(fresh, counting)
         ids = frozenset(row["row_id"] for row in fresh)
-        held = {row["row_id"]: known[_said(row)] for row in given if row["row_id"] not in ids}
         if not fresh or dry_run:
             return Pushed(ids, held=held)
         head = client.ensure(repo, KIND, head, say, private=False, create_pr=create_pr)
@@ -303,9 +303,15 @@ def add(repo: str, head: str, content: dict[str, bytes], title: str, create_pr: 
     return info.oid, info.pr_url
 
 
-def _said(row: dict) -> str:
-    """What a row says, wherever it was read: a repository that has moved on says the same of its earlier runs."""
-    return rows.row_id({**row, "repo_revision": None})
+def _held(given: Iterable[dict], there: Iterable[dict], counting: Sequence[dict]) -> dict[str, str]:
+    """row_id of each given row that need not be added -> row_id of the one that says the same, or more (ranking.supersedes)."""
+    known = {rows.said(row): row["row_id"] for row in there}
+    out = {row["row_id"]: known[rows.said(row)] for row in given if rows.said(row) in known}
+    for row in given:
+        better = next((other["row_id"] for other in counting if supersedes(other, row)), None)
+        if better is not None:
+            out.setdefault(row["row_id"], better)
+    return out
 
 
 def _refuse_conflicts(fresh: Iterable[dict], there: Iterable[dict]) -> None:

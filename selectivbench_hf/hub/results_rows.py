@@ -10,7 +10,7 @@ from . import client, row_making, scoring, sealed, submission
 from .command_line import retrain_command
 from .published import Files
 from .row_checks import dataset_doubts
-from .row_format import row_id
+from .row_format import row_id, said
 
 AS_RECORDED = "The scores are those that the run recorded; they were not computed again from its weights."
 
@@ -36,7 +36,9 @@ def gather(given: Sequence[str], name: str | None, submitter: str | None, say: C
             out += found
     if name is not None and not from_runs:
         raise InputError("--name names the model of run folders; a submission has its own name")
-    return list({row["row_id"]: row for row in out}.values())
+    # read from the Hub and from a folder, a row tells its commit only once
+    out.sort(key=lambda row: row["repo_revision"] is not None)
+    return list({said(row): row for row in out}.values())
 
 
 def _of_submission(where: str) -> list[dict]:

@@ -27,6 +27,11 @@ def row_id(row: dict) -> str:
     return hashlib.sha256(canonical({k: v for k, v in row.items() if k != "row_id"}).encode()).hexdigest()
 
 
+def said(row: dict) -> str:
+    """What a row says, wherever it was read, as a hash: a repository that has moved on says the same of its earlier runs."""
+    return row_id({**row, "repo_revision": None})
+
+
 def content(row: dict, field: str):
     """The value of a JSON field of a checked row; None where it is null."""
     return None if row[field] is None else json.loads(row[field])

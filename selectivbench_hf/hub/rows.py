@@ -23,6 +23,7 @@ from .row_format import (
     check_rows,
     content,
     row_id,
+    said,
 )
 from .row_making import make_row, recorded, row_of, score_entries
 from .untrusted import read_bytes, shown
@@ -45,6 +46,7 @@ __all__ = [
     "make_row",
     "recorded",
     "row_id",
+    "said",
     "row_of",
     "score_entries",
     "to_parquet",

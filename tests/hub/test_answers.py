@@ -34,7 +34,8 @@ def test_a_login_page_is_no_hub(client):
 
 
 @pytest.mark.parametrize(
-    "error", [KeyError("id"), TypeError("x"), AttributeError("x"), RecursionError(), OSError("x")]
+    "error",
+    [KeyError("id"), TypeError("x"), AttributeError("x"), RecursionError(), OSError("x"), RuntimeError("of hf_xet")],
 )
 def test_an_answer_of_another_form_is_a_failure_of_the_hub(error):
     with pytest.raises(HubFailure, match="cannot read a/b: "), hub_client.told("read", "a/b"):

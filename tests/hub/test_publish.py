@@ -166,7 +166,10 @@ manifest = read("te1_noisy_gaps/manifest.json")
 write("te1_noisy_gaps/manifest.json", manifest.replace('"data_version": "{DATA_VERSION}"', '"data_version": "0.9.0"'))
 assert "holds te1_noisy_gaps of data version 0.9.0" in push("--tag", "v1.6.0", "--tasks", recall, code=2)
 assert names(push("--tag", "v1.6.0", "--tasks", recall, "--prune", "--json")) == {{"mqar_lite": "new"}}
-for text in ("{{", json.dumps(json.loads(read("mqar_lite/manifest.json")) | {{"card": {{"family": "recall"}}}})):
+recorded = read("mqar_lite/manifest.json")
+marked = recorded.replace('"description": "', '"description": "<script>', 1)
+assert marked != recorded
+for text in ("{{", json.dumps(json.loads(recorded) | {{"card": {{"family": "recall"}}}}), marked):
     write("mqar_lite/manifest.json", text)
     assert "mqar_lite/manifest.json of {REPO}" in push("--tag", "v1.7.0", "--tasks", recall, code=2)
 assert set(tags()) == {{"v1.0.0", "v1.1.0", "v1.2.0", "v1.3.0", "v1.4.0", "v1.5.0", "v1.6.0"}}

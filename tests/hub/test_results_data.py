@@ -147,6 +147,7 @@ def test_conflicts_are_refused_and_a_correction_follows_a_withdrawal(hub, script
     submitted("forged", [replayed])
     lacking = ("sealed_seed", "sealed_scores", "sealed_accuracy", "sealed_low", "sealed_high", "gap_in_se")
     submitted("recorded", [with_id(row(3, 1) | dict.fromkeys(lacking))])
+    submitted("recorded_again", [with_id(row(3, 1) | dict.fromkeys(lacking) | {"name": "another"})])
     submitted("sealed", [row(3, 1)])
     submitted("moved", [with_id(first | {"repo_revision": "e" * 40})])
     script("alice")(
@@ -160,6 +161,8 @@ out = push("moved")[0]
 assert "already there" in out and first[:12] in out, "the same row, read at a later commit of its repository"
 push("recorded"), push("sealed")  # of the same weights: the one supersedes the other
 assert "conflict" not in "".join(do("check", repo))
+out, _ = push("recorded_again")
+assert "already there" in out and {row(3, 1)["row_id"][:12]!r} in out, "the submission says more"
 _, err = push("other", code=2)
 assert f"row {{other[:12]}} conflicts with row {{first[:12]}}: both are about run run-1-1" in err, err
 assert "differ in" in err and "accuracy" in err and "withdraw the earlier one first" in err, err
