@@ -70,6 +70,7 @@ def how_it_ended(record: dict | None) -> str | None:
 def load_model(where: str):
     """The saved model, in float32, from a folder or the Hub; one sentence when it cannot be."""
     from .models import SelectivBenchConfig, get_mixer, model_class
+    from .models.mixers import NAMED
     from .runs import no_bars, read_weights
 
     folder = Path(where)
@@ -81,6 +82,11 @@ def load_model(where: str):
             )
         mixer = _check_config(folder / "config.json")["mixer"]
         if isinstance(mixer, str) and ":" in mixer:  # of a run of one's own; from the Hub it would be refused
+            if mixer not in NAMED and not any((f / "run.json").is_file() for f in (folder, folder.parent)):
+                raise InputError(
+                    f"{folder / 'config.json'} names the mixer {mixer}, code from outside this package, and lies in no run folder, so it may be "
+                    f"a stranger's: if you trust it, call selectivbench_hf.models.get_mixer({mixer!r}) first, in Python"
+                )
             print(f"notice: {folder / 'config.json'} names the mixer {mixer}, which is imported", file=sys.stderr)
             get_mixer(mixer)
         if not any(folder.glob("model-*.safetensors")):

@@ -562,3 +562,15 @@ def test_replayed_from_the_hub_and_pushed_once(folder, hub, client, script):
     (row,) = read_folder(folder.parent / "pulled").rows
     assert (row["trust"], row["replayed_by"], row["repo"], row["run_id"]) == ("replayed", "bob", "alice/tiny", run)
     assert len(row["repo_revision"]) == 40
+
+
+def test_a_strangers_configuration_in_a_folder_imports_nothing(folder, tmp_path, monkeypatch, capsys):
+    """As the model card says: `selectivbench evaluate runs/RUN_ID` in a clone, which may hold a module beside."""
+    run = folder / "runs" / first(folder)["run_id"]
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | {"mixer": "strangers_module:build"}))
+    (folder / "strangers_module.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(folder)
+    assert main(["evaluate", str(run.relative_to(folder))]) == 2
+    assert "code from outside this package, and lies in no run folder" in capsys.readouterr().err
+    assert not (folder / "ran").exists()
