@@ -97,6 +97,11 @@ def _parse(argv):
         "run", metavar="RUN_OR_REPO", help="run folder, folder with a saved model, or OWNER/NAME on the Hub"
     )
     parser.add_argument("--task", help="task name or task JSON; default: the run's own")
+    parser.add_argument(
+        "--mixer",
+        metavar="MODULE:FUNCTION",
+        help="a mixer from outside this package that the model has: it is imported only when it is named here",
+    )
     parser.add_argument("--splits", nargs="+", help="default: those of the record, else the test splits")
     parser.add_argument(
         "--max_eval_sequences", metavar="N", help="first N sequences of each split; default: as in the record"
@@ -184,7 +189,7 @@ def _main(argv):
     splits = known.splits or ([*record["scores"]] if own and record["scores"] else task.test_splits)
     for split in splits:
         task.check_split(split)
-    model = load_model(folder)
+    model = load_model(folder, known.mixer)
     check_objective(task, model.config.objective)
     if (model.config.num_symbols, model.config.num_states) != (task.num_symbols, task.num_states):
         raise InputError(

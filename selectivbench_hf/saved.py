@@ -67,28 +67,30 @@ def how_it_ended(record: dict | None) -> str | None:
     return f"the run {'FAILED' if record['status'] == 'failed' else 'was ' + record['status']}: {record['reason']}"
 
 
-def load_model(where: str):
-    """The saved model, in float32, from a folder or the Hub; one sentence when it cannot be."""
+def load_model(where: str, mixer: str | None = None):
+    """The saved model, in float32, from a folder or the Hub; one sentence when it cannot be.
+
+    mixer: the `module:function` that its configuration may name; a saved configuration, which may be a stranger's, has no code from outside run.
+    """
     from .models import SelectivBenchConfig, get_mixer, model_class
     from .models.mixers import NAMED
     from .runs import no_bars, read_weights
 
     folder = Path(where)
+    if mixer is not None:
+        get_mixer(mixer)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise InputError(
                 f"{where} has weights but no config.json: it is a module of your own; build it, load the weights, and call "
                 "selectivbench_hf.evaluation.evaluate"
             )
-        mixer = _check_config(folder / "config.json")["mixer"]
-        if isinstance(mixer, str) and ":" in mixer:  # of a run of one's own; from the Hub it would be refused
-            if mixer not in NAMED and not any((f / "run.json").is_file() for f in (folder, folder.parent)):
-                raise InputError(
-                    f"{folder / 'config.json'} names the mixer {mixer}, code from outside this package, and lies in no run folder, so it may be "
-                    f"a stranger's: if you trust it, call selectivbench_hf.models.get_mixer({mixer!r}) first, in Python"
-                )
-            print(f"notice: {folder / 'config.json'} names the mixer {mixer}, which is imported", file=sys.stderr)
-            get_mixer(mixer)
+        named = _check_config(folder / "config.json")["mixer"]
+        if isinstance(named, str) and ":" in named and named != mixer and named not in NAMED:
+            raise InputError(
+                f"{folder / 'config.json'} names the mixer {named!r}, code from outside this package; if you trust it, give --mixer {named} "
+                f"(in Python: selectivbench_hf.models.get_mixer({named!r}))"
+            )
         if not any(folder.glob("model-*.safetensors")):
             read_weights(folder)
     try:

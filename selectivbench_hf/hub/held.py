@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import InputError
-from . import client, eval_results, model_card, publish, ranking, submission
+from . import client, eval_results, means, model_card, publish, submission
 
 
 class Held:
@@ -77,7 +77,7 @@ class Held:
 
 def _entry(task: str, own: list[dict], dataset: dict) -> dict:
     """The entry of .eval_results for a model's runs on one task: the mean sealed accuracy in per cent, with spread and seeds in its notes."""
-    mean, published = ranking.score(own, "sealed_accuracy", "sealed"), ranking.score(own, "accuracy", "accuracy")
+    mean, published = means.score(own, "sealed_accuracy", "sealed"), means.score(own, "accuracy", "accuracy")
     listed = lambda key: ", ".join(dict.fromkeys(str(row[key]) for row in own if row[key] is not None)) or "none"
     runs = f"{len(own)} run{'s' if len(own) > 1 else ''}"
     notes = [

@@ -9,7 +9,7 @@ from .. import resources
 from ..datacard import fill
 from ..tasks import get_task
 from . import submission
-from .ranking import score
+from .means import score
 
 MARKER = "<!-- Made by `selectivbench submit`, which replaces this file; edits are lost at the next submission. -->"
 LIBRARY = "selectivbench-hf"

@@ -6,13 +6,12 @@ Nothing is averaged that is not whole: what is double is counted once, what conf
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from fractions import Fraction
 
 from . import tracks
+from .means import Score, mean, score
 from .row_checks import doubts
 from .sealed import GAP_LIMIT
 
@@ -21,30 +20,10 @@ SEEDS = ("grammar_seed", "sample_seed", "model_seed", "data_seed")
 
 
 @dataclass(frozen=True)
-class Score:
-    """A mean over grammar seeds of the means over model seeds, in 0..1.
-
-    accuracy          the mean
-    low, high         its 95 % interval: Student's t over grammar seeds, over model seeds where there is one grammar, and for one run its own
-                      bootstrap interval over test sequences
-    over              which of these: "grammar seeds", "model seeds", "test sequences"; None where there is no interval
-    between_grammars  standard deviation of the grammar seeds' means; None below two
-    between_models    standard deviation over the model seeds of one grammar, pooled; None where no grammar has two
-    """
-
-    accuracy: float
-    low: float | None
-    high: float | None
-    over: str | None
-    between_grammars: float | None
-    between_models: float | None
-
-
-@dataclass(frozen=True)
 class Entry:
     """One line of the leaderboard.
 
-    rank             1, 2, ... among the official entries of its table (task, data_major, objective, track); None for an unofficial one
+    rank             1, 2, ... among the official entries of its table (task, data_major, objective, track; predictions apart); None for others
     official         whether every run has a sealed score
     sealed           the official Score; None without
     published        the Score on the published test
@@ -176,23 +155,28 @@ def _once(rows) -> tuple[list[dict], list[str]]:
 
 
 def run_key(row: dict) -> tuple:
-    """What two rows share that are about the same run of the same task at the same level of trust: such rows must be equal."""
-    return row["run_id"], row["task"], row["trust"], row["replayed_by"]
+    """What two rows share that are about the same run of the same task at the same level of trust: such rows must be equal.
+
+    The repository is part of it: else whoever copies a run first would keep its owner out. (The same weights in two places are flagged in both.)
+    """
+    return row["run_id"], row["task"], row["trust"], row["replayed_by"], row["repo"]
 
 
 def supersedes(row: dict, other: dict) -> bool:
     """Whether a row says of the same run all that the other does and its sealed scores besides: one pushed as recorded, later submitted."""
     return (
-        run_key(row) == run_key(other)
+        run_key({**row, "repo": None}) == run_key({**other, "repo": None})
+        and other["repo"] in (None, row["repo"])
         and row["sealed_seed"] is not None
         and other["sealed_seed"] is None
         and row["weights_sha256"] == other["weights_sha256"] is not None
     )
 
 
-def superseded(rows: list[dict]) -> dict[str, str]:
+def superseded(rows: Iterable[dict]) -> dict[str, str]:
     """row_id of each row that another one supersedes -> row_id of that."""
-    pairs = [(row["row_id"], other["row_id"]) for row in rows for other in rows if supersedes(other, row)]
+    groups = _grouped(rows, lambda row: (row["run_id"], row["task"])).values()
+    pairs = [(a["row_id"], b["row_id"]) for group in groups for a in group for b in group if supersedes(b, a)]
     return dict(sorted(pairs, reverse=True))
 
 
@@ -218,13 +202,12 @@ def _grouped(rows, key: Callable[[dict], tuple]) -> dict[tuple, list[dict]]:
 
 def _without_conflicts(rows) -> tuple[list[dict], list[Apart]]:
     """(rows that say nothing different about one run, the others). Two runs of one model with all seeds the same are one run, twice."""
-    reasons = {}
+    reasons = {
+        i: f"is superseded by row {better[:12]}, which has sealed scores of the same weights"
+        for i, better in superseded(rows).items()
+    }
     for group in _grouped(rows, lambda row: tuple(map(str, run_key(row)))).values():
-        better = superseded(group)
-        reasons |= {
-            i: f"is superseded by row {b[:12]}, which has sealed scores of the same weights" for i, b in better.items()
-        }
-        group = [row for row in group if row["row_id"] not in better]
+        group = [row for row in group if row["row_id"] not in reasons]
         for row in group if len(group) > 1 else ():
             reasons[row["row_id"]] = f"conflicts with {_others(group, row)}: the same run with other content"
     for group in _grouped(rows, lambda row: (*_identity(row), *(str(row[seed]) for seed in SEEDS))).values():
@@ -282,8 +265,8 @@ def _entry(rows: list[dict], replays: list[dict]) -> tuple[Entry, list[Apart]]:
         gap_in_se=max(gaps, key=abs) if gaps else None,
         runs=len(rows),
         grammar_seeds=counts,
-        ceiling=_mean(rows, lambda row: row["ceiling"]),
-        effective_context=_mean(rows, lambda row: row["effective_context"]),
+        ceiling=mean(rows, lambda row: row["ceiling"]),
+        effective_context=mean(rows, lambda row: row["effective_context"]),
         parameters=_largest(rows, "parameters"),
         state_size=_largest(rows, "state_size"),
         state_grows=same("state_grows"),
@@ -302,69 +285,13 @@ def _entry(rows: list[dict], replays: list[dict]) -> tuple[Entry, list[Apart]]:
     return entry, left
 
 
-def _by_grammar(rows, value: Callable[[dict], float | None]) -> list[list[float]] | None:
-    """The runs' values, grammar seed by grammar seed; None where one is not known."""
-    groups = defaultdict(list)
-    for row in rows:
-        groups[str(row["grammar_seed"])].append(value(row))
-    if any(v is None for values in groups.values() for v in values):
-        return None
-    return [sorted(values) for _, values in sorted(groups.items())]
-
-
-def _mean(rows, value) -> float | None:
-    """Mean over grammar seeds of the mean over their runs; None where a value is not known. Exact, so that no order of rows changes a bit."""
-    groups = _by_grammar(rows, value)
-    return None if groups is None else float(_exact([_exact(values) for values in groups]))
-
-
-def _exact(values) -> Fraction:
-    return sum(map(Fraction, values), Fraction(0)) / len(values)
-
-
-def score(rows, key: str, interval: str) -> Score | None:
-    """The Score of one model's runs on one task by their field `key`, whose interval is in `interval`_low and _high; None where a run lacks it."""
-    groups = _by_grammar(rows, lambda row: row[key])
-    if groups is None:
-        return None
-    mean = _mean(rows, lambda row: row[key])
-    means = [float(_exact(values)) for values in groups]
-    between = _deviation(means)
-    pooled = [v for values in groups if len(values) > 1 for v in [_deviation(values) ** 2] * (len(values) - 1)]
-    within = math.sqrt(math.fsum(pooled) / len(pooled)) if pooled else None
-    if between is not None:
-        low, high, over = *_student(mean, between, len(means)), "grammar seeds"
-    elif len(rows) > 1:
-        low, high, over = *_student(mean, within, len(rows)), "model seeds"
-    else:
-        low, high = rows[0][f"{interval}_low"], rows[0][f"{interval}_high"]
-        over = None if low is None or high is None else "test sequences"
-    return Score(mean, low, high, over, between, within)
-
-
-def _deviation(values) -> float | None:
-    """Standard deviation of a sample; None below two."""
-    if len(values) < 2:
-        return None
-    mean = _exact(values)
-    return math.sqrt(sum((Fraction(v) - mean) ** 2 for v in values) / (len(values) - 1))
-
-
-def _student(mean: float, deviation: float, count: int) -> tuple[float, float]:
-    """95 % interval of the mean of `count` values, kept within 0..1."""
-    from scipy.special import stdtrit
-
-    half = float(stdtrit(count - 1, 0.975)) * deviation / math.sqrt(count)
-    return max(0.0, mean - half), min(1.0, mean + half)
-
-
 def _splits(rows) -> dict:
     published = {row["row_id"]: json.loads(row["scores"]) for row in rows}
     sealed = {row["row_id"]: json.loads(row["sealed_scores"] or "{}") for row in rows}
     names = sorted({split for scores in (*published.values(), *sealed.values()) for split in scores})
     accuracy = lambda scores, split: lambda row: scores[row["row_id"]].get(split, {}).get("accuracy")
     return {
-        split: {"published": _mean(rows, accuracy(published, split)), "sealed": _mean(rows, accuracy(sealed, split))}
+        split: {"published": mean(rows, accuracy(published, split)), "sealed": mean(rows, accuracy(sealed, split))}
         for split in names
     }
 
@@ -410,7 +337,9 @@ def _notes(rows, counts) -> tuple[str, ...]:
 
 
 def _table(entry: Entry) -> tuple:
-    return entry.task, entry.data_major, str(entry.objective), entry.track
+    """What is ranked together. Predictions are ranked apart, below: whoever knows the seed of a sealed test can write its labels down."""
+    predictions = entry.trust == "predictions"
+    return entry.task, entry.data_major, str(entry.objective), entry.track, predictions
 
 
 def _ranked(entries: list[Entry]) -> list[Entry]:

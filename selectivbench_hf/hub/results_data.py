@@ -57,11 +57,11 @@ class Results:
     def conflicts(self) -> list[str]:
         """A sentence for each run about which two rows say different things."""
         groups = defaultdict(list)
-        for row in self.rows:
-            if row["row_id"] not in self.withdrawn:
+        counting = [row for row in self.rows if row["row_id"] not in self.withdrawn]
+        weaker = superseded(counting)
+        for row in counting:
+            if row["row_id"] not in weaker:
                 groups[run_key(row)].append(row)
-        for key, group in groups.items():
-            groups[key] = [row for row in group if row["row_id"] not in superseded(group)]
         return [
             f"rows {', '.join(row['row_id'][:12] for row in group)} conflict: the same run, {_run(group[0])}, with other content"
             for group in groups.values()

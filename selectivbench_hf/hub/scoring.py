@@ -163,7 +163,8 @@ def _model(where, folder: Path, record: dict, task, module):
         model = wrap_module(built, task)
         load_weights(model, folder)
     else:
-        model = load_model(str(folder))
+        own = record["arguments"].get("mixer")  # the submitter's own run, and so the submitter's own code
+        model = load_model(str(folder), own if ":" in str(own) else None)
     device = Accelerator().device
     return model.float().to(device), device
 

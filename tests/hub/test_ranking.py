@@ -195,8 +195,33 @@ def test_a_submission_supersedes_the_row_of_its_run_folder():
     assert [e.row_ids for e in both.entries] == [(sealed["row_id"],)]
     assert [a.row["row_id"] for a in both.apart] == [recorded["row_id"]]
     assert f"is superseded by row {sealed['row_id'][:12]}" in both.apart[0].reason
-    other = with_id(recorded | {"weights_sha256": "f" * 64})
+    other = with_id(sealed | lacking | {"weights_sha256": "f" * 64})
     assert not ranking.rank([other, sealed]).entries, "of other weights: a conflict"
+
+
+def test_a_copy_in_another_repository_keeps_nobody_out():
+    mine = row(1, 1)
+    copied = with_id(mine | {"repo": "mallory/gla", "submitter": "mallory", "name": "better"})
+    entries = ranking.rank([mine, copied]).entries
+    assert sorted(e.repo for e in entries) == ["alice/gla", "mallory/gla"]
+    assert all(any("weights" in flag for flag in e.flags) for e in entries), "both are flagged"
+
+
+def test_predictions_are_ranked_apart():
+    made_up = row(
+        1,
+        1,
+        0.99,
+        0.99,
+        name="oracle",
+        repo="mallory/oracle",
+        run_id="made-up",
+        trust="predictions",
+        weights_sha256="e" * 64,
+    )
+    made_up = with_id(made_up | {"sealed_seed": "e" * 64})
+    entries = ranking.rank([made_up, row(1, 1)]).entries
+    assert [(e.name, e.rank) for e in entries] == [("gla", 1), ("oracle", 1)], "below, and in a ranking of their own"
 
 
 def test_a_gap_beyond_four_standard_errors_is_flagged():

@@ -571,6 +571,10 @@ def test_a_strangers_configuration_in_a_folder_imports_nothing(folder, tmp_path,
     (run / "config.json").write_text(json.dumps(config | {"mixer": "strangers_module:build"}))
     (folder / "strangers_module.py").write_text("open('ran', 'w').close()")
     monkeypatch.chdir(folder)
-    assert main(["evaluate", str(run.relative_to(folder))]) == 2
-    assert "code from outside this package, and lies in no run folder" in capsys.readouterr().err
+    evaluate = ["evaluate", str(run.relative_to(folder)), "--task", str(run.relative_to(folder) / "task.json")]
+    assert main(evaluate) == 2
+    assert "code from outside this package; if you trust it, give --mixer" in capsys.readouterr().err
     assert not (folder / "ran").exists()
+    monkeypatch.syspath_prepend(folder)
+    assert main([*evaluate, "--mixer", "strangers_module:build"]) == 2
+    assert "has no 'build'" in capsys.readouterr().err and (folder / "ran").exists(), "named, and so imported"
