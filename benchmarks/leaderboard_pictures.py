@@ -2,7 +2,7 @@
 
     python benchmarks/leaderboard_pictures.py
 
-`--source`: results of the table and the plots; `--runs`: results with whole rows, for the page of `--model`.
+`--rows`: results with whole rows, for the table and the page of `--model`; `--summaries`: those of the plots, scored at several gap lengths.
 """
 
 import argparse
@@ -48,8 +48,8 @@ def shoot(
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", default="docs/every_mixer/results.jsonl")
-    parser.add_argument("--runs", default="docs/leaderboard")
+    parser.add_argument("--rows", default="docs/leaderboard")
+    parser.add_argument("--summaries", default="docs/every_mixer/results.jsonl")
     parser.add_argument("--model", default="gla-lite")
     parser.add_argument("--output", type=Path, default=Path("docs/leaderboard"))
     arguments = parser.parse_args()
@@ -60,16 +60,16 @@ def main():
 
     arguments.output.mkdir(parents=True, exist_ok=True)
     pictures = {
-        arguments.source: [
+        arguments.rows: [
             {"name": "table_light"},
             {"name": "table_dark", "dark": True},
             {"name": "table_phone", "phone": True},
-            {"name": "plots", "tab": "Plots", "whole": True},
-            {"name": "plots_phone_dark", "tab": "Plots", "phone": True, "dark": True, "whole": True},
-        ],
-        arguments.runs: [
             {"name": "model", "tab": "Model", "model": arguments.model, "whole": True},
             {"name": "model_phone", "tab": "Model", "model": arguments.model, "phone": True, "whole": True},
+        ],
+        arguments.summaries: [
+            {"name": "plots", "tab": "Plots", "whole": True},
+            {"name": "plots_phone_dark", "tab": "Plots", "phone": True, "dark": True, "whole": True},
         ],
     }
     with sync_playwright() as playwright:
