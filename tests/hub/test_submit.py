@@ -559,6 +559,7 @@ told("403", lambda: hurry("alice/prose"))
 told("owner", lambda: hurry("nobody/model"))
 told("no pull request", lambda: hurry(to="alice/theirs"))
 told("nowhere", lambda: hurry())
+told("no name", lambda: hurry("alice/prose", name=" "))
 told("nobody there", lambda: hurry(to="alice/nothing", create_pr=True))
 told("llama", lambda: hurry("alice/llama", create_pr=True))
 told("broken", lambda: hurry("alice/broken", create_pr=True))
@@ -577,7 +578,7 @@ def test_propose(hub, client, script, runs):
     out = last_line(script("bob")(program(runs, PROPOSE)))
     assert "no right to write" in out["403"] and "no right to write" in out["owner"]
     assert "needs --create-pr" in out["no pull request"] and "--repo OWNER/model is needed" in out["nowhere"]
-    assert "there is no model alice/nothing" in out["nobody there"]
+    assert "there is no model alice/nothing" in out["nobody there"] and "got an empty one" in out["no name"]
     assert "holds another model (config.json, and no selectivbench.json)" in out["llama"]
     assert "selectivbench.json of alice/broken cannot be read, and is not replaced" in out["broken"]
     assert files_of(hub, "alice/llama") == before
