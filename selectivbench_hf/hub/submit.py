@@ -163,6 +163,8 @@ class Target:
         for flag, given in (("--repo", repo), ("--to", to)):
             if given is not None:
                 client.repo_id(given, flag)
+        if name is not None and not name.strip():
+            raise InputError("--name must be the model's display name, got an empty one")
         return cls(repo, dataset_id(dataset), to, name, None, create_pr, private, dry_run, say)
 
     def ask(self) -> None:
@@ -173,6 +175,8 @@ class Target:
             if not self.dry_run:
                 raise
             self.say(f"notice: {error}; the rows of this dry run name no submitter")
+        if self.to is not None and client.head(self.to, sending.KIND) is None:
+            raise InputError(f"there is no model {self.to} to which results could be proposed")
         old = sending.look(self.repo)[1] if self.to is None else None
         self.name = self.name or (old.rows[0]["name"] if old else (self.to or self.repo).split("/")[1])
 
