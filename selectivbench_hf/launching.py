@@ -4,6 +4,7 @@ Checks that as many processes run as were asked for (`accelerate launch --cpu --
 threads, and turns SIGTERM, Ctrl-C and the death of the launcher into one flag that the training loop reads between steps.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -119,8 +120,6 @@ def leave(accelerator, together: bool = True, close: bool = True) -> None:
     that, a barrier lets nobody leave while others still talk.
     """
     if accelerator.num_processes > 1:
-        import contextlib
-
         import torch.distributed
 
         with contextlib.suppress(Exception):
@@ -139,7 +138,7 @@ class Stopped(Exception):
 
 
 class StopFlag:
-    """`.code` is 0 until somebody asks the process to stop. With `watch()` signals and the launcher's death set it."""
+    """`.code` is 0 until somebody asks the process to stop. Within `watched()` signals and the launcher's death set it."""
 
     def __init__(self):
         self.code, self.why = 0, ""
@@ -152,17 +151,24 @@ class StopFlag:
         if self.code:
             raise Stopped(self.code, self.why)
 
-    def watch(self) -> "StopFlag":
-        """Install the handlers (main thread only) and, under a launcher, a thread that polls the parent's pid twice a second."""
+    @contextlib.contextmanager
+    def watched(self):
+        """Handlers for the block (main thread only) and, under a launcher, a thread that polls the parent's pid twice a second."""
+        owner, before = os.getpid(), {}
 
         def on_signal(number, frame):
+            if (
+                os.getpid() != owner
+            ):  # a forked child: whoever stops a pool of them waits for ever for one that only takes note
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+                return
             if self.code and number == signal.SIGINT:
                 raise KeyboardInterrupt  # the second Ctrl-C does not wait
             self.ask(128 + number, signal.Signals(number).name)
 
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, on_signal)
-            signal.signal(signal.SIGINT, on_signal)
+            before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
         if launcher():
             parent = os.getppid()
 
@@ -172,7 +178,11 @@ class StopFlag:
                 self.ask(143, "death of the launcher")
 
             threading.Thread(target=poll, daemon=True, name="watch-launcher").start()
-        return self
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
 def new_accelerator(**keywords):

@@ -57,10 +57,10 @@ def train(task, model=None, **fields):
 
 def main(argv=None) -> int:
     """Command line; returns the exit code."""
-    stop = StopFlag().watch()
     first = os.environ.get("RANK", "0") == "0"
     try:
-        run(from_argv(argv, "train.py", __doc__.split("\n\n")[0]), stop=stop)
+        with StopFlag().watched() as stop:
+            run(from_argv(argv, "train.py", __doc__.split("\n\n")[0]), stop=stop)
         return 0
     except InputError as error:
         code, text = 2, f"error: {error}"

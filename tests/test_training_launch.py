@@ -345,6 +345,25 @@ def test_two_processes_stop_together(tmp_path):
     assert "dropout is 0.1 here and was 0.2" in err
 
 
+def test_a_forked_child_can_be_ended_and_the_handlers_go():
+    """A pool that is closed sends SIGTERM to its processes; one that only takes note of it would be waited for without end."""
+    import multiprocessing
+
+    from selectivbench_hf.launching import StopFlag
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with StopFlag().watched() as stop:
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        time.sleep(0.3)
+        child.terminate()
+        child.join(20)
+        assert child.exitcode == -signal.SIGTERM and stop.code == 0
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.code == 143
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
 OWN = """
 import os, sys, torch, selectivbench_hf as sb
 class Net(torch.nn.Module):

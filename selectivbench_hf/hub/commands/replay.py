@@ -50,9 +50,9 @@ def run(arguments) -> int:
     from ...launching import StopFlag, Stopped
     from ...runs import TrainingFailed
 
-    stop = StopFlag().watch()
     try:
-        return _run(arguments, stop)
+        with StopFlag().watched() as stop:
+            return _run(arguments, stop)
     except Stopped as error:
         print(f"stopped by {error.why}; the same call goes on where it stopped", file=sys.stderr)
         return error.code
