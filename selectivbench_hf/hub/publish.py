@@ -165,16 +165,10 @@ def _propose(reader: Reader, plan: Plan, tag: str, progress: bool) -> Outcome:
         return Outcome(plan, plan.base.sha)
     for address, sha in client.open_pull_requests(reader.repo, KIND, f"SelectivBench {tag}"):
         there = reader.at(sha, only=())
-        done = all(_sent(there, plan, path) for path in plan.add) and not set(plan.delete) & set(there.files)
-        if done:
+        if there.fulfils(plan.add, plan.delete):
             return Outcome(plan, sha, pull_request=address)
     info = _commit(reader.repo, plan, tag, True, progress)
     return Outcome(plan, info.oid, committed=True, pull_request=info.pr_url)
-
-
-def _sent(there: Published, plan: Plan, path: str) -> bool:
-    content = plan.add[path]
-    return there.holds(path, content if isinstance(content, bytes) else content.read_bytes())
 
 
 def _set_tag(repo: str, tag: str, oid: str) -> None:

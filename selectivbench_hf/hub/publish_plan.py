@@ -39,14 +39,20 @@ class Published:
     files: dict[str, dict] = field(default_factory=dict)
     configs: dict[str, dict] = field(default_factory=dict)
 
-    def holds(self, path: str, content: bytes) -> bool:
-        """Whether a file there has this content."""
+    def holds(self, path: str, content: Path | bytes) -> bool:
+        """Whether a file there has this content, or that of a local file."""
         there = self.files.get(path)
         if there is None:
             return False
+        if not isinstance(content, bytes):
+            content = content.read_bytes()
         if there["sha256"] is not None:
             return there["sha256"] == hashlib.sha256(content).hexdigest()
         return there["oid"] == hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # as git names blobs
+
+    def fulfils(self, add: dict[str, Path | bytes], delete: Sequence[str]) -> bool:
+        """Whether all that a plan adds is there, and nothing that it deletes."""
+        return all(self.holds(path, content) for path, content in add.items()) and not set(delete) & set(self.files)
 
     def lacks(self, name: str) -> str:
         """What is wrong with the files of a config by its manifest, or ''."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from ..checkpointing import strict_json, write_text
 from ..console import duration
 from ..errors import InputError
-from . import comparison, predictions, retraining, row_format, rows, tracks
+from . import comparison, predictions, retraining, row_format, rows, scoring, tracks
 from .comparison import DIFFERS, EQUAL, LOWER, Finding
 from .published import Files, Run
 from .sealed import sealed_grammar_task, sealed_task
@@ -174,19 +174,13 @@ class Replayer:
         return new
 
     def _evaluate(self, run: Run, findings) -> tuple[dict, bool]:
-        from accelerate import Accelerator
-
-        from .. import kernels
+        from ..launching import new_accelerator
         from ..models import parameter_counts, state_size
         from ..results import device_name
 
-        row, model, device = run.row, run.model(), Accelerator().device
+        row, model, device = run.row, run.model(), new_accelerator().device
         model = model.to(device)
-        backend = kernels.backend(device, model.config.mixer)
-        if device.type == "cuda":
-            from ..kernels.selfcheck import check_kernels, told
-
-            self.say(told(check_kernels(model.config, device, train=False)))
+        backend = scoring.backend_of(model, device, self.say)
         here = device_name(device)
         same = row["kernel_backend"] == backend and (row["device"] or "").split(",")[0] == here.split(",")[0]
         self.say(

@@ -62,7 +62,7 @@ def score_run(where: str, module=None, say=None) -> Scored:
     folder, record, task = open_run(where)
     model, device = _model(where, folder, record, task, module)
     own = hasattr(model, "save_pretrained")
-    backend = _backend(model, device, say) if own else None
+    backend = backend_of(model, device, say) if own else None
     maximum, batch = (
         record["evaluation"]["max_sequences"],
         record["arguments"].get("per_device_eval_batch_size") or 64,
@@ -140,9 +140,9 @@ def open_run(where: str) -> tuple[Path, dict, object]:
 
 def _model(where, folder: Path, record: dict, task, module):
     """The model with its saved weights, in float32 on the device that accelerate chooses, and that device."""
-    from accelerate import Accelerator
     from torch import nn
 
+    from ..launching import new_accelerator
     from ..models import wrap_module
     from ..runs import load_weights
     from ..saved import load_model
@@ -165,11 +165,11 @@ def _model(where, folder: Path, record: dict, task, module):
     else:
         own = record["arguments"].get("mixer")  # the submitter's own run, and so the submitter's own code
         model = load_model(str(folder), own if ":" in str(own) else None)
-    device = Accelerator().device
+    device = new_accelerator().device
     return model.float().to(device), device
 
 
-def _backend(model, device, say) -> str:
+def backend_of(model, device, say) -> str:
     """The kernels in use; on CUDA held to the CPU's first."""
     from .. import kernels
 

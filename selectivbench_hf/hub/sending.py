@@ -172,7 +172,7 @@ def make_plan(
         )
     else:
         wanted[CARD] = card
-    plan.add = {path: content for path, content in wanted.items() if not _holds(base, path, content)}
+    plan.add = {path: content for path, content in wanted.items() if not base.holds(path, content)}
     alive = {row["run_id"] for row in rows}
     gone = [path for path in base.files if path.startswith("runs/") and path.split("/")[1] not in alive]
     plan.delete += gone
@@ -222,9 +222,7 @@ def send(repo: str, plan: Plan, title: str, *, create_pr: bool, private: bool, s
     if create_pr:
         for address, sha in client.open_pull_requests(repo, KIND, title):
             there = Published(sha, client.files(repo, KIND, sha))
-            if all(_holds(there, path, content) for path, content in plan.add.items()) and not set(plan.delete) & set(
-                there.files
-            ):
+            if there.fulfils(plan.add, plan.delete):
                 return Outcome(plan, sha, pull_request=address)
     additions = [CommitOperationAdd(path, content) for path, content in plan.add.items()]
     distinct = {addition.upload_info.sha256: addition for addition in additions}
@@ -239,14 +237,6 @@ def send(repo: str, plan: Plan, title: str, *, create_pr: bool, private: bool, s
 
 def _text(repo: str, base: Published, path: str) -> str:
     return client.fetch(repo, KIND, path, base.sha, limit=MOST_CARD).read_text(encoding="utf-8", errors="replace")
-
-
-def _bytes(content: Path | bytes) -> bytes:
-    return content if isinstance(content, bytes) else content.read_bytes()
-
-
-def _holds(base: Published, path: str, content: Path | bytes) -> bool:
-    return path in base.files and base.holds(path, _bytes(content))
 
 
 def record_of(scored, row: dict) -> str:

@@ -19,19 +19,17 @@ def fingerprint(task: str, grammar_seed: int | None) -> str:
     return get_task(task, grammar_seed=grammar_seed).fingerprint
 
 
+def counted(correct: int, total: int = 64_000, sequences: int = 1_000, spread: float = 0.004) -> dict:
+    """A split's score; `spread`: half of its interval."""
+    accuracy = correct / total
+    ends = {"low": max(0.0, accuracy - spread), "high": min(1.0, accuracy + spread)}
+    return {"correct": correct, "total": total, "sequences": sequences, "accuracy": accuracy, **ends}
+
+
 def score(accuracy: float, sequences: int = 1000, items: int = 64, spread: float = 0.004) -> dict:
-    """A split's score with the nearest whole count; `spread`: half of its interval."""
+    """A split's score with the nearest whole count."""
     total = sequences * items
-    correct = round(accuracy * total)
-    exact = correct / total
-    return {
-        "correct": correct,
-        "total": total,
-        "sequences": sequences,
-        "accuracy": exact,
-        "low": max(0.0, exact - spread),
-        "high": min(1.0, exact + spread),
-    }
+    return counted(round(accuracy * total), total, sequences, spread)
 
 
 def text(value) -> str:

@@ -18,20 +18,10 @@ from selectivbench_hf.hub import rows
 from selectivbench_hf.hub.row_checks import check_claims
 from selectivbench_hf.tasks import get_task
 
+from .result_rows import counted as score
+
 TASK = get_task("lite_noisy_gaps")
 SHA = "a1" * 32
-
-
-def score(correct, total=64_000, sequences=1_000, spread=0.004):
-    accuracy = correct / total
-    return {
-        "correct": correct,
-        "total": total,
-        "sequences": sequences,
-        "accuracy": accuracy,
-        "low": max(0.0, accuracy - spread),
-        "high": min(1.0, accuracy + spread),
-    }
 
 
 def scores(correct=50_000, **more):
